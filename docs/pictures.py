@@ -1,4 +1,4 @@
-"""Take the screenshots of the documentation in a real browser: `make pictures`. The data is synthetic."""
+"""Takes the screenshots of the documentation: `make pictures`. The report is that of `make demo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of the page: the library's numbers, commands and code that run, trial releases, and its fields."""
+"""The answers of the page: numbers of the library, commands and code that run, trial releases, fields, uploads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
-from dphist.explore.answers import ANSWERS, expect, recipes
+from dphist.explore.answers import ANSWERS, expect
 from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_question
 from explore_page import START
 from scheduling import THOROUGH, examples
@@ -48,7 +48,7 @@ REQUESTS: list[dict[str, str]] = [
 
 
 def answer(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows where these fields are not as at first."""
+    """The answer for the initial fields with these changes."""
     return ANSWERS[kind]({**START, **fields})
 
 
@@ -61,14 +61,14 @@ def trial_release(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(kind: str, fields: dict[str, Any]) -> tuple[str | None, str]:
-    """The field that is refused, and the sentence."""
+    """The field with the error, and the message."""
     with pytest.raises(InvalidParameter) as caught:
         answer(kind, fields)
     return field_of(caught.value), str(caught.value)
 
 
 def run(line: str, *more: str) -> str:
-    """What a shown command prints, in a process of this one's."""
+    """The output of a command, which runs in this process."""
     words = shlex.split(line)
     assert words[0] == "dphist"
     done = CliRunner().invoke(commands(), [*words[1:], *more])
@@ -86,10 +86,14 @@ def executed(code: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
 def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None:
-    """Digit by digit; the command is run as it is shown."""
     found, even = answer("plain", fields), REQUESTS.index(fields) % 2 == 0
+    for name in ("picture", "shares"):
+        assert 'role="img" aria-label="' in found[name]
+        # The content security policy forbids inline styles.
+        assert "style" not in found[name]
+    assert found["headline"] in found["picture"]
     shown = json.loads(json.dumps(found["plan"]))
-    # One in turn, both in `make test-slow`: each has all options by name.
+    # In turn; `make test-slow` runs both.
     if even or THOROUGH:
         by_command = json.loads(run(found["recipes"]["command"], "--json"))
         by_command.pop("advice")
@@ -107,7 +111,7 @@ def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None
     ],
     ids=str,
 )
-def test_the_table_is_that_of_compare(fields: dict[str, str]) -> None:
+def test_the_table_agrees_with_compare(fields: dict[str, str]) -> None:
     found, own = answer("table", fields), answer("plain", fields)["plan"]
     whole = {**START, **fields}
     bounds = {name: int(whole[name]) for name in ("max_nonzero", "max_items_per_user") if whole[name]}
@@ -123,14 +127,14 @@ def test_the_table_is_that_of_compare(fields: dict[str, str]) -> None:
     named = {
         row[0]: made.gamma for row, made in zip(found["rows"][-len(expected.rows) :], expected.rows, strict=True)
     }
-    assert len(named) == len(expected.rows), "no two rows have one name"
+    assert len(named) == len(expected.rows), "two rows have the same name"
     for name, gamma in named.items():
         assert gamma == pytest.approx(expected.contract.nonzero**0.5) or "gamma = sqrt k" not in name
     cells = " ".join(cell for row in [found["columns"], *found["rows"]] for cell in row)
     assert not any(word in cells for word in ("gshm", "csh", "GSHM", "CSH", "tau", "add-the-deltas"))
 
 
-def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_release_commands_and_code_run_with_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     users = np.arange(4_000)
     events = {"user_id": users, "item": [f"i{user % 4}" for user in users], "amount": users % 10}
@@ -140,7 +144,7 @@ def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: p
         found = answer("plain", fields)
         shown = found["recipes"]
         planned = json.loads(json.dumps(found["plan"]))
-        # One in turn, both in `make test-slow`.
+        # In turn; `make test-slow` runs both.
         if place % 2 == 0 or THOROUGH:
             run(shown["release_command"])
             certificate = json.loads(Path("released.parquet.certificate.json").read_text())
@@ -157,31 +161,19 @@ def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: p
             written.unlink()
 
 
-def test_recipes_quote_nothing_odd() -> None:
-    found = recipes({"epsilon": 0.001, "delta": 1e-10, "max_nonzero": 10**6, "minimize": "noise"})
-    assert found["command"] == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --minimize noise"
-    assert "minimize='noise'" in found["python"]
-    assert recipes({"epsilon": 1.0, "delta": 1e-6, "top": 9})["release_command"] == (
-        "dphist release events.parquet --user user_id --item item --epsilon 1 --delta 1e-6 --top 9 "
-        "--output released.parquet"
-    )
-
-
-def test_what_the_items_of_a_user_count() -> None:
-    """Where items per user are not bounded there is nothing to draw."""
+def test_the_limit_chart() -> None:
     found = {excess: answer("limit", {"excess": excess}) for excess in ("drop", "spread")}
-    assert "One with more counts for a random 20." in found["drop"]["words"]
-    weights = "One with more counts less for each item: with 320 items 80 in all, 0.25 for each"
-    assert weights in found["spread"]["words"]
+    assert "a random 20 of them" in found["drop"]["words"]
+    assert "with 320 items they count 0.25 for each, 80 in total" in found["spread"]["words"]
     assert found["drop"]["svg"].startswith("<svg ")
     assert answer("limit", {"max_nonzero": "50", **NO_LIMIT}) == {"svg": "", "words": ""}
 
 
-# ---- the answer for newcomers
+# ---- the main answer
 
 
-def test_the_first_answer_shows_the_trade_off() -> None:
-    """Less privacy shows more items; a lower limit needs less noise and leaves out more."""
+def test_the_main_answer_shows_the_trade_off() -> None:
+    """A larger epsilon releases more items; a lower limit needs less noise and drops more pairs."""
 
     def shares(**fields: str) -> dict[str, float]:
         request = read_question({**START, **fields})
@@ -207,17 +199,6 @@ def test_the_first_answer_shows_the_trade_off() -> None:
     assert "rank 101" in answer("plain", {"publish": "top", **NO_LIMIT})["headline"]
     assert answer("trial", {"publish": "sums"})["released"] > 0
     assert answer("plain", {"users": "100"})["few"].startswith("No item passed the threshold.")
-
-
-@pytest.mark.parametrize("fields", REQUESTS, ids=str)
-def test_pictures_have_words_and_no_styles(fields: dict[str, str]) -> None:
-    """The page's policy would drop inline styles."""
-    found = answer("plain", fields)
-    for name in ("picture", "shares"):
-        assert found[name].startswith('<svg viewBox="0 0 640 ')
-        assert 'role="img" aria-label="' in found[name]
-        assert "style" not in found[name]
-    assert found["headline"] in found["picture"]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +233,7 @@ NONSENSE: list[Any] = [
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_nonsense_in_every_field_is_one_sentence(field: Any) -> None:
+def test_nonsense_in_a_field_is_an_error_at_that_field(field: Any) -> None:
     publish = {"top": "top", "public_items": "list", "sum_high": "sums"}.get(field.name, "items")
     required = not (field.placeholder or field.choices)
     for value in [*NONSENSE, *(["", " "] if required else [])]:
@@ -273,7 +254,7 @@ def test_nonsense_in_every_field_is_one_sentence(field: Any) -> None:
         ({"max_nonzero": "1000001"}, "max_nonzero", "to 1,000,000"),
     ],
 )
-def test_what_is_refused(fields: dict[str, str], field: str, part: str) -> None:
+def test_values_out_of_range_are_errors(fields: dict[str, str], field: str, part: str) -> None:
     name, sentence = refusal("plain", fields)
     assert name == field
     assert part in sentence
@@ -300,7 +281,7 @@ def test_values_that_do_not_fit_together_are_adjusted(fields: dict[str, str], fi
 
 
 def slider_positions(rng: random.Random) -> dict[str, str]:
-    """Some fields moved anywhere, often to an end, by their sliders or choices."""
+    """Some sliders and choices at random, often at an end."""
     moved = {}
     for field in rng.sample(FIELDS, rng.choice([1, 2, 4, 8, len(FIELDS)])):
         if field.choices:
@@ -311,7 +292,7 @@ def slider_positions(rng: random.Random) -> dict[str, str]:
             value = first + (last - first) * part if field.slider.linear else first * (last / first) ** part
             rounded = float(f"{value:.{field.slider.digits}g}")
             moved[field.name] = str(round(rounded) if field.whole else rounded)
-    # With k certificates take seconds.
+    # Certificates with k take seconds.
     return moved if rng.random() < 0.1 else {**moved, "max_nonzero": ""}
 
 
@@ -324,7 +305,7 @@ def test_sliders_always_have_a_plan() -> None:
         json.dumps(found, allow_nan=False)
 
 
-def test_odd_but_right_numbers_are_answered() -> None:
+def test_unusual_but_valid_numbers() -> None:
     for fields in (
         {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3", "users": "1,000,000"},
         {"epsilon": "100", "delta": "1e-12", "max_items_per_user": "1"},
@@ -337,7 +318,7 @@ def test_odd_but_right_numbers_are_answered() -> None:
 # ---- trial releases
 
 
-def test_a_trial_is_what_is_expected() -> None:
+def test_a_trial_agrees_with_its_expectation() -> None:
     found = trial_release({"seed": "7"})
     assert found["notice"].startswith("NOT PRIVATE")
     assert abs(found["released"] - found["expected"]) < 4 * np.sqrt(found["expected"]) + 4
@@ -351,8 +332,7 @@ def test_a_trial_is_what_is_expected() -> None:
     assert trial_release({"publish": "list"})["sentences"][0].startswith("There is no trial release")
 
 
-def test_expected_shares_are_those_of_simulate() -> None:
-    """What a limit drops is missing, though its item is released."""
+def test_expected_shares_agree_with_simulate() -> None:
     law = {"items": "1000", "users": "500000", "exponent": "0.5", "mean_items": "40"}
     simulated = dphist.simulate(
         zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100], auto=False
@@ -368,7 +348,7 @@ def test_expected_shares_are_those_of_simulate() -> None:
         assert trial_release({**law, "delta": "1e-6", **bound})["expected"] == pytest.approx(one.items, rel=1e-9)
 
 
-def test_a_cap_costs_pairs_and_a_promise_cuts_items() -> None:
+def test_a_limit_drops_pairs_and_a_bound_drops_items() -> None:
     law = {"exponent": "0.2", "users": "1000000", "mean_items": "50", "spread": "same"}
     capped = trial_release(law)
     assert capped["kept"] == pytest.approx(0.4, rel=0.01)
@@ -381,7 +361,8 @@ def test_a_cap_costs_pairs_and_a_promise_cuts_items() -> None:
     assert top["mean_absolute_error"] < 1000
 
 
-def test_the_largest_trial_is_possible() -> None:
+@pytest.mark.slow
+def test_the_largest_trial() -> None:
     law = {"items": "1000000", "users": "10000000", "exponent": "1.1", "mean_items": "30"}
     found = trial_release(law)
     assert found["released"] > 1000
@@ -453,21 +434,14 @@ def test_uploads_in_other_shapes(text: str, items: list[tuple[str, int]], rounde
     ],
     ids=[str(place) for place in range(21)],
 )
-def test_uploads_that_are_no_counts(text: object, part: str) -> None:
+def test_invalid_uploads(text: object, part: str) -> None:
     field, sentence = refusal("plain", {"csv": text})
     assert field == "csv"
     assert part in sentence
     assert len(sentence) < 150
 
 
-def test_populations_and_trials_by_themselves() -> None:
-    even = Zipf(0.0, 4, 100, 2.0, "same").population()
-    assert (even.counts.tolist(), even.number.tolist()) == ([50.0], [4.0])
-    varied = Zipf(0.0, 4, 100, 2.0).population()
-    assert varied.under(1)[0] @ varied.number == pytest.approx(100)
-    ideal = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=4, noise="continuous")
-    with pytest.raises(InvalidParameter, match="continuous"):
-        trial(ideal, even, 1)
+def test_a_trial_without_items() -> None:
     empty = given_population(np.zeros(3, dtype=np.int64))
     found = trial(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1), empty, 1)
     assert (found["released"], found["mean_absolute_error"], found["share"]) == (0, None, 0.0)

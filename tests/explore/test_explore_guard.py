@@ -1,4 +1,4 @@
-"""The page's server: who is let in, what is refused, and that a slow request blocks nothing else."""
+"""The server of the page: which requests it accepts, and that a slow one does not block others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from explore_page import START, serving
 from processes import wait_until
 
 TOKEN = "A-token-of-the-tests"
-# Names of tests are the same in every process: a port is put in where this stands.
+# Stands for the port, so that tests have the same names in every process.
 PORT = "PORT"
 NONSENSE: list[Any] = ["NaN", "1e999", "-1", "💥", "\ud800", "9" * 5000, [], {}, 7, True]
 
@@ -90,7 +90,7 @@ def test_other_origins_are_refused_even_with_the_token(client: httpx.Client, ori
     assert response.json()["error"] == "Requests must come from the page itself."
 
 
-def test_headers_keep_the_page_to_itself(client: httpx.Client) -> None:
+def test_security_headers(client: httpx.Client) -> None:
     page = client.get(f"/{TOKEN}/")
     assert TOKEN not in page.text
     for response in (page, client.get(f"/{TOKEN}/static/page.js"), post(client, "plain", START), client.get("/")):
@@ -120,7 +120,7 @@ def test_addresses_methods_and_sizes(client: httpx.Client) -> None:
     assert (big.status_code, big.json()["error"]) == (413, "The request is larger than 10 MB.")
 
 
-def test_nonsense_is_never_a_fault(client: httpx.Client) -> None:
+def test_nonsense_is_a_client_error(client: httpx.Client) -> None:
     for name in ("epsilon", "delta", "max_items_per_user"):
         for value in NONSENSE:
             response = post(client, "plain", {**START, name: value})
@@ -139,7 +139,7 @@ def test_all_kinds_are_answered(client: httpx.Client) -> None:
 
 
 def test_a_slow_request_blocks_nothing_else(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is served meanwhile; a request that its tab has given up while it waited is not computed."""
+    """The page is served meanwhile, and a waiting request whose tab has gone is not computed."""
     release, computed = threading.Event(), []
 
     def slow(data: dict[str, str]) -> dict[str, str]:
@@ -161,7 +161,7 @@ def test_a_slow_request_blocks_nothing_else(client: httpx.Client, monkeypatch: p
     assert computed == ["first", "last"]
 
 
-def test_a_fault_is_reported_and_the_next_request_answered(
+def test_a_bug_is_reported_and_the_next_request_answered(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: object) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def test_a_fault_is_reported_and_the_next_request_answered(
     assert post(client, "plain", START).status_code == 200
 
 
-def test_cookies_of_other_services_do_not_shut_the_page(client: httpx.Client) -> None:
+def test_cookies_of_other_services_do_not_block_the_page(client: httpx.Client) -> None:
     """As many as a browser keeps for one host."""
     many = "; ".join(f"n{place}={'x' * 4090}" for place in range(180))
     assert client.get(f"/{TOKEN}/", headers={"Cookie": many}).status_code == 200
 
 
-def test_the_port_of_http_is_left_out() -> None:
+def test_the_default_port_may_be_omitted() -> None:
     async def status(port: int, host: str) -> int:
         app = make_app(token=TOKEN, port=port)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{host}") as found:
@@ -200,7 +200,7 @@ def test_the_port_of_http_is_left_out() -> None:
 def test_the_server_needs_its_extras_and_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidParameter, match="between 0 and 65535"):
         serve(port=70_000, browser=False)
-    with listen(0) as taken, pytest.raises(InvalidParameter, match="cannot be used: Address already in use"):
+    with listen(0) as taken, pytest.raises(InvalidParameter, match="Address already in use"):
         serve(port=taken.getsockname()[1], browser=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dphist.explore.app")
@@ -208,7 +208,7 @@ def test_the_server_needs_its_extras_and_a_port(monkeypatch: pytest.MonkeyPatch)
         import_module("dphist.explore.app")
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_elsewhere() -> None:
     for path in (files("dphist.explore") / "page").iterdir():
         own = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not any(word in own for word in ("http://", "https://", "//cdn", "innerHTML", '"/static', '"/api'))

@@ -40,13 +40,13 @@ from dphist.counting.task import Resources, Task
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import LatticeNoise
 from dphist.sampling.tap import SeededTap
-from engine_cases import QUICK_ON_DUCKDB, Factory, events
+from engine_cases import QUICK_ON_DUCKDB, Factory, events, is_spark
 
 EPSILON, DELTA, M, N = 1.0, 0.05, 2, 32
-# Steps of a count in the plan.
 UNIT = 2048
-# The user who is added or removed, and the number of other users of an item that is not new.
+"""Steps of a count in the plan."""
 USER, BASE = 10**6, 80
+"""The user who is added or removed; how many other users have an item that is not new."""
 
 
 @cache
@@ -156,7 +156,6 @@ class Fault:
     runs: int
     repeats: int = 1
     plan: Callable[[], Plan] = planned
-    # Items and steps that the engine counts of the user; they determine the power of the attack.
     items_kept: int = 0
     steps: int = 0
     """What the engine counts for the user: items, and steps of each. They determine the power of the attack."""
@@ -201,19 +200,19 @@ def write_neighbours(folder: Path, fault: Fault) -> tuple[Path, Path]:
     others = [(item * BASE + user, item) for item in range(fault.items) for user in range(BASE) if not fault.new]
     others += [(-1 - user, -1) for user in range(BASE)]
     folders = folder / "with", folder / "without"
-    for path, rows in zip(folders, (of_user, []), strict=True):
-        path.mkdir()
-        for start in range(0, len(of_user), M):
+    for one, rows in zip(folders, (own, []), strict=True):
+        one.mkdir()
+        for start in range(0, len(own), M):
             part = rows[start : start + M] + (others if start == 0 else [])
             users, items = zip(*part, strict=True) if part else ((), ())
             table = pa.table({"user": pa.array(users, pa.int64()), "item": pa.array(items, pa.int64())})
-            pq.write_table(table, path / f"{start:04}.parquet")
+            pq.write_table(table, one / f"{start:04}.parquet")
     return folders
 
 
 def count_neighbours(engine: Any, folder: Path, fault: Fault) -> Contribution:
-    with_user, without = write_neighbours(folder, fault)
-    return contribution_of_user(engine, fault.plan(), events(with_user), events(without))
+    user, nobody = write_neighbours(folder, fault)
+    return contribution_of_user(engine, fault.plan(), events(user), events(nobody))
 
 
 # The attack is quick for half of the faults.
@@ -222,7 +221,7 @@ FEW = [pytest.param(name, marks=() if place in (2, 6) else pytest.mark.slow) for
 
 
 def attack(fault: Fault, counted: Contribution) -> AuditResult:
-    mechanism = (ByNoiseSession if fault.runs <= 4_000 else PlannedMechanism)(fault.plan())
+    mechanism = (ByNoiseSession if fault.runs <= 24_000 else PlannedMechanism)(fault.plan())
     return audit(mechanism, tap=SeededTap(fault.items), runs=fault.runs, more_cases=[counted.case("counted")])
 
 
@@ -302,11 +301,11 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
     plan = dphist.plan(
         epsilon=1, delta=1e-3, max_items_per_user=M, excess="spread", sums=[(0, 10), (-3, 8)], weights=[0.1, 0.1]
     )
-    for items in (1, 3, 33):
+    for items in (1, 3, 33) if is_spark(engine) else (1, 2, 3, 32, 33, 100):
         for amount in (-1e9, 1e9):
-            more = [(USER, item, amount) for item in range(items) for _ in range(2)]
+            own = [(USER, item, amount) for item in range(items) for _ in range(2)]
             found = contribution_of_user(
-                engine(Resources(threads=2)), plan, events(table(OTHERS + more)), events(table(OTHERS)),
+                engine(Resources(threads=2)), plan, events(table(OTHERS + own)), events(table(OTHERS)),
                 summed=["amount", "amount"],
             )  # fmt: skip
             assert found.problem is None
@@ -347,8 +346,8 @@ def test_a_release_counts_the_task_that_is_audited(excess: Any, monkeypatch: pyt
 
 def test_a_limit_without_spread_is_audited_too() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=5, sums=[(0, 10)], weights=[0.1])
-    more = [(USER, item, 99.0) for item in range(9)]
-    with_user, without = events(table(OTHERS + more)), events(table(OTHERS))
+    own = [(USER, item, 99.0) for item in range(9)]
+    with_user, without = events(table(OTHERS + own)), events(table(OTHERS))
     assert contribution_of_user(DuckDBEngine(), plan, with_user, without, summed=["amount"]).problem is None
     fewer = replace(plan, contract=Contract(None, 3))
 
@@ -388,7 +387,7 @@ class GivenCounts(DuckDBEngine):
         ((418, 0, 0), ("reach", 0, 0), "sum 1 changes by more than 418 of 512 of half its range"),
     ],
 )
-def test_problems_of_the_exact_audit(counts: Any, sums: Any, problem: str | None) -> None:
+def test_what_the_exact_audit_calls_a_problem(counts: Any, sums: Any, problem: str | None) -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=M, excess="spread", sums=[(0, 10)], weights=[0.1])
     assert [(level.items, level.weight) for level in plan.levels[:2]] == [(2, 512), (3, 418)]
     base, (one,) = np.array([10_000, 20_000, 30_000]), plan.sums

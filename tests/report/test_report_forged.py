@@ -1,4 +1,4 @@
-"""Certificates by somebody who wants to be read as more than text: every string of one, keys and values."""
+"""Forged certificates: no string in one, key or value, is interpreted as more than text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from release_data import events, resealed
 from report_cases import BUDGET, COUNTS, Page, booked, run
 
 NASTY = "\x1b]0;x\x07\x9b31m\ud800\u202e</script><script>hacked</script>|`\n# x\r[a](b)"
-# What nobody sees and a terminal or a reader obeys; of these a page and a text have the end of a line alone.
+# Invisible characters that a terminal or a reader would obey; only line ends are allowed.
 UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 Place = tuple[Any, ...]
 KEY = object()
 
 
 def strings(data: Any, place: Place = ()) -> Iterator[Place]:
-    """Where a text is in a document; a key, the first and the last, is the place of what it leads to, and KEY."""
+    """The paths of all texts in a document; the first and the last key of each object too, marked by KEY."""
     if isinstance(data, dict):
         for number, (key, value) in enumerate(data.items()):
             if number in (0, len(data) - 1):
@@ -42,7 +42,7 @@ def strings(data: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def changed(document: dict[str, Any], place: Place) -> dict[str, Any]:
-    """The document with a strange text in this place."""
+    """The document with a nasty text in this place."""
     made: Any = copy.deepcopy(document)
     is_key = place[-1] is KEY
     *above, last = place[:-1] if is_key else place
@@ -61,7 +61,6 @@ def seal(path: Path, document: dict[str, Any]) -> None:
 
 
 def check_output(path: Path) -> None:
-    """All that can be made of a release: nothing in it is obeyed by anybody."""
     facts = gather_facts(path)
     for format in FORMATS:
         text = render(facts, format)
@@ -81,7 +80,7 @@ def check_output(path: Path) -> None:
 
 
 def everything(folder: Path) -> Path:
-    """A release with a booking, sums and all that can be asked for in words."""
+    """A release with a booking, sums and all options that are texts."""
     dphist.ledger.Ledger.init(folder / "budget.ledger", "shop", epsilon=5.0, delta=1e-5)
     table = events(COUNTS, items_per_user=2)
     dphist.release(
@@ -93,8 +92,8 @@ def everything(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("quick_curve")
-def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path) -> None:
-    """One text after the other is forged and sealed anew; then all at once that `verify` has nothing against."""
+def test_no_text_of_a_certificate_is_interpreted(tmp_path: Path) -> None:
+    """Each text is forged by itself and resealed; then all at once that `verify` accepts."""
     path = everything(tmp_path)
     document = json.loads(Path(f"{path}.certificate.json").read_text())
     passed: list[Place] = []
@@ -112,14 +111,14 @@ def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path) -> None:
         document = changed(document, place)
     seal(path, document)
     free = {place[-1] for place in passed}
-    # What only the writer knows can be anything; what follows from the rest cannot.
+    # Only texts that follow from nothing else can be forged.
     assert {"input", "name", "user", "where"} <= free
     assert not {"guarantee", "ledger", "hash", "mechanism", "sha256", "format", KEY} & free
     assert dphist.verify(path).verified
     check_output(path)
 
 
-def test_a_booking_is_what_a_ledger_says(tmp_path: Path) -> None:
+def test_a_forged_booking_is_noticed(tmp_path: Path) -> None:
     path = booked(tmp_path)
     document = json.loads(Path(f"{path}.certificate.json").read_text())
     assert dphist.verify(path).verified

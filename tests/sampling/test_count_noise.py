@@ -191,18 +191,19 @@ def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
     selection = selection_of(plan, request)
     assert selection is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
-    places = [selection.counts.index(selection.even), int(np.searchsorted(selection.counts, selection.likely))]
-    truth = [selection.counts[place] + subtracted for place in places]
+    counts, probability, bias, deviation = zip(*selection.points, strict=True)
+    places = [counts.index(selection.even), int(np.searchsorted(counts, selection.likely))]
+    truth = [counts[place] + subtracted for place in places]
     cut = Cut(floor, LOWER, difference=case == "top-k, differences")
     for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
-        assert seen.size / RUNS == pytest.approx(selection.probability[place], abs=ALLOWED)
-        within = 6.5 * selection.deviation[place] / math.sqrt(seen.size)
-        assert seen.mean() - (count - more) == pytest.approx(selection.bias[place], abs=within)
-        assert seen.std() == pytest.approx(selection.deviation[place], abs=within)
+        assert seen.size / RUNS == pytest.approx(probability[place], abs=ALLOWED)
+        within = 6.5 * deviation[place] / math.sqrt(seen.size)
+        assert seen.mean() - (count - more) == pytest.approx(bias[place], abs=within)
+        assert seen.std() == pytest.approx(deviation[place], abs=within)
     if case != "no top-k":
-        # On the scale of the lower threshold the same count would never be released.
+        # On the scale of the lower threshold the same count was thought never to be released.
         assert selection_errors(plan, np.array([selection.likely]), LOWER)[0][0] + ALLOWED < 0.9
-        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in selection.axis
+        assert f"minus that of the item ranked {TOP + 1}, or minus {LOWER - 1} if that is more" in selection.axis
 
 
 def test_a_whole_release_matches_its_selection(top_plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""A real browser for pages: Debian's Chromium, driven by Playwright."""
+"""A browser for tests of pages: the system's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def chromium() -> str:
-    """The browser's file; without one the test is skipped, and says what to do."""
+    """The path of the browser; without one the test is skipped."""
     pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install -e '.[dev]'")
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if found is None:
-        pytest.skip("no Chromium to look at pages with: apt-get install chromium")
+        pytest.skip("no Chromium: apt-get install chromium")
     return found
 
 
 @dataclass
 class Seen:
-    """What a page did beyond its task: errors, and requests for anything but itself."""
+    """Errors and requests of a page."""
 
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Seen:
     @contextmanager
     def watching(self, page: Any) -> Iterator[None]:
         listeners = {
-            "console": self._said,
+            "console": self._on_console,
             "pageerror": lambda error: self.errors.append(str(error)),
             "request": lambda request: self.requests.append(request.url),
         }
@@ -45,7 +45,7 @@ class Seen:
             for event, listener in listeners.items():
                 page.remove_listener(event, listener)
 
-    def _said(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.errors.append(message.text)
 
@@ -56,13 +56,12 @@ class Seen:
 
 @contextmanager
 def opened_browser() -> Iterator[Any]:
-    """A browser without a window. Nothing of it is kept."""
     path = chromium()
     from playwright.sync_api import expect, sync_playwright
 
-    # What is expected comes at once; a machine that does other things as well may take longer.
+    # Pages respond at once, but the machine may be busy.
     expect.set_options(timeout=60_000)
-    # As root there is no sandbox, and small machines have little shared memory.
+    # Root cannot use the sandbox, and small machines have little shared memory.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
@@ -81,7 +80,7 @@ def opened_page(
     color_scheme: str = "light",
     permissions: Sequence[str] = (),
 ) -> Iterator[tuple[Any, Seen]]:
-    """An address in the one page that all tests of a browser share, and what it did: a new page costs a second."""
+    """Open an address in the page that all tests share, because a new page takes a second."""
     context = browser.contexts[0] if browser.contexts else browser.new_context(accept_downloads=True)
     page = context.pages[0] if context.pages else context.new_page()
     page.set_viewport_size(viewport or {"width": 1280, "height": 720})
@@ -99,7 +98,6 @@ def opened_page(
 
 @contextmanager
 def page_without_scripts(browser: Any, address: str) -> Iterator[Any]:
-    """A page in a context of its own that runs no scripts."""
     context = browser.new_context(java_script_enabled=False)
     try:
         page = context.new_page()
@@ -110,10 +108,10 @@ def page_without_scripts(browser: Any, address: str) -> Iterator[Any]:
 
 
 def accessibility_violations(page: Any) -> list[str]:
-    """What axe-core finds in a page, one line for each rule and element; WCAG 2 and good practice."""
+    """The findings of axe-core (WCAG 2 and best practices), one line for each rule and element."""
     from axe_playwright_python.base import AXE_SCRIPT
 
-    # Comes by the debugging protocol, so that the page's own policy stays as strict as it is.
+    # Injected by the debugging protocol, which the content security policy does not restrict.
     page.evaluate(AXE_SCRIPT)
     found = page.evaluate("axe.run(document)")["violations"]
     return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]

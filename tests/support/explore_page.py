@@ -1,4 +1,4 @@
-"""The page of `dphist explore` for tests: its server in a thread, or its command and its page in a browser."""
+"""The page of `dphist explore` for tests: its server in a thread, or the command and its page in a browser."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dphist.explore.app import listen, make_app, server_config
 from dphist.explore.fields import FIELDS
 from processes import wait_until
 
-# What the page sends at first.
+# The initial values of the page.
 START = {field.name: next(iter(field.choices), "") if field.choices else field.start for field in FIELDS}
 
 
 @contextmanager
 def serving(token: str) -> Iterator[httpx.Client]:
-    """A client of a server in a thread; it sends the origin of the page."""
+    """A client that sends the page's origin to a server in a thread."""
     listener = listen(0)
     port = listener.getsockname()[1]
     home = f"http://127.0.0.1:{port}"
@@ -48,7 +48,7 @@ def serving(token: str) -> Iterator[httpx.Client]:
 
 @dataclass
 class Opened:
-    """A running command, and what it called the browser with."""
+    """A running command and the arguments with which it started the browser."""
 
     address: str
     process: subprocess.Popen[str]
@@ -67,14 +67,13 @@ class Opened:
         return self.record.read_text().splitlines()
 
     def stop(self, number: int) -> tuple[str, str]:
-        """Standard output and error after this signal."""
         self.process.send_signal(number)
         return self.process.communicate(timeout=60)
 
 
 @contextmanager
 def explore(folder: Path) -> Iterator[Opened]:
-    """The command as people run it; its browser only writes down its arguments."""
+    """The command in a process, with a browser that only records its arguments."""
     record, script = folder / "arguments", folder / "browser"
     script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{record}.part"\nmv "{record}.part" "{record}"\n')
     script.chmod(0o700)
@@ -94,13 +93,12 @@ def explore(folder: Path) -> Iterator[Opened]:
 
 
 def settled(page: Any) -> None:
-    """Until everything that belongs to the newest change is shown."""
+    """Wait until the answer to the newest change is shown."""
     page.wait_for_selector("#results:not(.stale)", timeout=120_000)
     page.wait_for_selector("#more:not([open]), #more[open]:not(.stale)", timeout=120_000)
 
 
 def unfold(page: Any) -> None:
-    """Show all options and all numbers."""
     page.click("#options > summary")
     page.click("#more > summary")
     settled(page)
@@ -113,12 +111,11 @@ def change(page: Any, **fields: str) -> None:
 
 
 def shown(page: Any, name: str) -> Any:
-    """A number of the plan; None where it has none."""
     return json.loads(page.get_attribute(f"#{name}", "data-value"))
 
 
 def assert_agrees(page: Any) -> dict[str, Any]:
-    """The page shows what its own command prints; that is returned."""
+    """Check that the page shows what its command prints, and return that."""
     words = page.text_content("#command").split()
     assert words[:2] == ["dphist", "plan"]
     run = CliRunner().invoke(commands(), [*words[1:], "--json"])

@@ -1,4 +1,4 @@
-"""Releases of every kind for the tests of reports, a reader of pages, and the command itself."""
+"""For tests of reports: releases of every kind, a parser of pages, and the command."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ import pytest
 import dphist
 from dphist.cli import main
 from dphist.report import facts
+from dphist.report.charts import Chart
 from dphist.report.facts import Facts, gather_facts
-from dphist.report.render import ReportFormat, render
+from dphist.report.render import FORMATS, ReportFormat, render
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
-# What a reader of items should never obey.
+# Items that a careless reader would interpret.
 STRANGE = (
     "<script>window.hacked = 1</script>", "</script><img src=x onerror=window.hacked=2>", 'say "hi" & \'bye\'',
     "<!--", "]]>", "שלום עולם", "\u202edlrow", "nul\x00and\x1b[31mred", "👩‍👩‍👧 family", "x" * 8_000,
     "line\u2028end\nline", "| a | `b` |", "${title}", "{{ item }}", "javascript:alert(1)",
 )  # fmt: skip
-# What looks the same, or like nothing, unless it is spelled out; two emojis are as they should be.
+# Items that look alike or invisible, and how they are shown; emojis stay as they are.
 ALIKE = {
     "a": "a", "a\u200b": r"a\u200b", "a\ufeff": r"a\ufeff", "a\u00ad": r"a\xad", "\U000e0061x": r"\U000e0061x",
     "a\u200db": r"a\u200db", "a\ufe0f": r"a\ufe0f", "a\u00a0b": r"a\xa0b", "a b": "a b", "a  b": "a  b",
@@ -108,7 +109,6 @@ FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
 
 @cache
 def made_release(name: str) -> Path:
-    """A release of a kind, made once."""
     folder = Path(FOLDER.name) / str(len(list(Path(FOLDER.name).iterdir())))
     folder.mkdir()
     return KINDS[name](folder)
@@ -116,7 +116,7 @@ def made_release(name: str) -> Path:
 
 @cache
 def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
-    """A release of a kind and its facts, made once; with all points of the curve, or as few as show it."""
+    """A release of a kind and its facts, made once; with all points of the `curve` or only five."""
     path = made_release(name)
     with mock.patch.multiple(facts, _POINTS=41 if curve else 5, _POINTS_SHARED=21 if curve else 5):
         return path, gather_facts(path)
@@ -124,15 +124,39 @@ def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
 
 @cache
 def report_of(name: str, format: ReportFormat = "html") -> str:
-    """The report of a release of a kind, rendered once."""
     return render(made(name)[1], format)
+
+
+def render_quickly(facts: Facts, format: ReportFormat) -> str:
+    """The report with the words of its charts: drawing them takes longer than all the rest."""
+    with mock.patch.object(Chart, "svg", lambda chart, **_: f"<svg>{chart.title}: {chart.words}</svg>"):
+        return render(facts, format)
+
+
+def flat(facts: Facts) -> dict[str, str]:
+    """Every format without line ends, Markdown's escapes and the page's scripts."""
+    texts = {format: render_quickly(facts, format).partition("<script")[0] for format in FORMATS}
+    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+
+
+def data_of(chart: Chart) -> list[dict[str, Any]]:
+    """All rows of data in the definition of a chart."""
+
+    def find(part: Any) -> list[dict[str, Any]]:
+        if isinstance(part, dict):
+            own = part["values"] if isinstance(part.get("values"), list) and "name" not in part else []
+            rows = [row for row in own if isinstance(row, dict)]
+            return rows + [row for value in part.values() for row in find(value)]
+        return [row for value in part for row in find(value)] if isinstance(part, list) else []
+
+    return find(chart.to_dict())
 
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "wbr"}
 
 
 class Page(HTMLParser):
-    """A page whose tags must be in order."""
+    """Parses a page and checks that its tags are nested."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -143,7 +167,7 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
         assert not self.open
-        assert len(set(self.ids)) == len(self.ids), "an id must be the only one of its kind"
+        assert len(set(self.ids)) == len(self.ids), "ids must be unique"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -183,7 +207,7 @@ class Done:
 
 
 def run(folder: Path, *words: str) -> Done:
-    """The command, in this process: it starts quicker."""
+    """Run the command in this process, which is quicker."""
     out, err = io.StringIO(), io.StringIO()
     called = mock.patch.object(sys, "argv", ["dphist", *words])
     with chdir(folder), redirect_stdout(out), redirect_stderr(err), called, pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""What the page shows for a question: what would be released, the command, the plan's numbers, a trial release."""
+"""The answers of the page: what would be released, commands, the numbers of the plan, a trial release."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from dphist.report.charts import Chart, chart, largest_counts_chart
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 
-# What only the reader knows, under names that can be searched and replaced.
+# Placeholders that readers replace with their own names.
 _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
 _LIST, _VALUE = "items.csv", "amount"
-# The rows of `dphist compare` by what they are.
+# The rows of `dphist compare` in plain words.
 _METHODS: Final = {
     "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
     "gshm-exact": "Gaussian noise, exact analysis",
@@ -53,7 +53,7 @@ def _synthetic(exponent: float, items: int, users: int, mean_items: float, sprea
 
 
 def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population, list[str], int]:
-    """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never kept."""
+    """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never cached."""
     if not data.get("csv"):
         return _synthetic(**question.law), [], 0
     items, given, rounded = read_counts(data["csv"])
@@ -66,7 +66,7 @@ def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population
 
 
 def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The whole answer for newcomers, and the numbers of the certified plan, all of one question."""
+    """The main answer: what would be released, and the certified plan."""
     question = read_question(data)
     plan, population = _find_plan(**question.plan), _data_of(data, question)[0]
     expected, released, shares = expect(plan, population, question)
@@ -106,9 +106,9 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
 
 
 def expect(plan: Plan, population: Population, question: Question) -> tuple[Expected, float, dict[str, float]]:
-    """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
+    """The expectation for each item, the number of released items, and what happens to all (user, item) pairs.
 
-    Where a limit replaces a top-k step, the largest counts are taken for those that noise makes largest.
+    If a limit replaces a top-k step, the largest true counts stand in for the largest noisy counts.
     """
     limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
     counted, _ = population.under(levels_of(plan) if plan.levels else limit)
@@ -131,7 +131,6 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
 
 
 def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
-    """Which items are released, and how exact their counts are."""
     margin, least = summary.margin_words, summary.hidden_below
     if least is None:
         return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
@@ -151,24 +150,23 @@ def _example(where: str, items: int, released: float) -> str:
 
 
 def _pairs_words(shares: Mapping[str, float]) -> str:
-    found = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
-    lost = {"hidden": "are of hidden items", "cut": "are left out by the limit"}
+    covered = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
+    lost = {"hidden": "belong to hidden items", "cut": "are left out by the limit"}
     parts = [f"{_percent(shares[kind])} {what}" for kind, what in lost.items() if shares[kind] >= 0.0005]
-    return f"{found}; {', '.join(parts)}." if parts else f"{found}."
+    return f"{covered}; {', '.join(parts)}." if parts else f"{covered}."
 
 
 def _active_users(population: Population) -> str:
-    """How many items a very active user has."""
     items, users = np.array(population.sizes, dtype=np.float64).T
     many = items[np.searchsorted(np.cumsum(users), 0.99 * users.sum())]
-    return f"Then 1 in 100 users has about {count_items(int(many))} or more."
+    return f"1 in 100 users then has about {count_items(int(many))} or more."
 
 
 # ---- commands and code
 
 
 def recipes(keywords: dict[str, Any]) -> dict[str, str]:
-    """The commands and the Python code of this plan and of a release with it."""
+    """Commands and Python code for this plan and for a release with it."""
     flags = {"sum" if name == "sums" else name: value for name, value in keywords.items()}
     release = {**_COLUMNS, **_release_keywords(keywords), **_OUTPUT}
     return {
@@ -182,13 +180,13 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
 
 def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a release with this plan, without its files and columns."""
-    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
+    """The options of a release with this plan, without files and columns."""
+    options = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
     if "public_items" in keywords:
-        found["items"] = _LIST
+        options["items"] = _LIST
     if "sums" in keywords:
-        found["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
-    return found
+        options["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
+    return options
 
 
 def _flags(keywords: Mapping[str, Any]) -> list[str]:
@@ -197,7 +195,7 @@ def _flags(keywords: Mapping[str, Any]) -> list[str]:
 
 
 def _text_of(value: Any) -> str:
-    """A value as it is written on a command line; of sums there is one."""
+    """A value as on a command line; there is at most one sum."""
     if isinstance(value, tuple):
         return ":".join(map(_text_of, value[0]))
     if isinstance(value, list):
@@ -213,7 +211,7 @@ def _arguments(keywords: Mapping[str, Any]) -> str:
 
 
 def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """All methods side by side, and first the plan's own row where it is a top-k step; nothing for a list."""
+    """All methods side by side, after the plan itself if it is top-k; empty for a list."""
     keywords = read_question(data).plan
     if "public_items" in keywords:
         return {"columns": [], "rows": [], "thresholds": [], "note": "A known list needs no threshold."}
@@ -222,7 +220,7 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
         rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
-    note = "The lowest threshold is in bold. For comparison only: continuous noise, which is never released."
+    note = "The lowest threshold is in bold. All rows are for continuous noise, which is never released."
     if _is_top_alone(keywords):
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {
@@ -241,26 +239,26 @@ def _is_top_alone(keywords: dict[str, Any]) -> bool:
 
 
 def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The budget and bounds under which methods are compared; top-k alone is compared with k = K."""
+    """The budget and bounds of the comparison; top-k alone is compared with k = K."""
     found = {name: keywords[name] for name in ("epsilon", "delta")}
     found |= {name: keywords[name] for name in ("max_nonzero", "max_items_per_user") if name in keywords}
     return {**found, "max_nonzero": keywords["top"]} if _is_top_alone(keywords) else found
 
 
 def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """What the items of a user count; nothing without a bound on them."""
+    """How much the items of a user count; empty without a limit."""
     found = _find_plan(**read_question(data).plan)
     if found.contract.max_items_per_user is None:
         return {"svg": "", "words": ""}
     return _chart_answer(chart(found, "limit"))
 
 
-def _chart_answer(one: Chart) -> dict[str, Any]:
-    return {"svg": one.svg(inline=True), "words": one.words}
+def _chart_answer(drawn: Chart) -> dict[str, Any]:
+    return {"svg": drawn.svg(inline=True), "words": drawn.words}
 
 
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """A trial release of synthetic or uploaded counts, with noise from a seed. Nothing is kept."""
+    """A trial release of synthetic or uploaded counts, with noise from a seed. Uploads are not kept."""
     question = read_question(data)
     if "public_items" in question.plan:
         why = "There is no trial release: all items of a list are released."

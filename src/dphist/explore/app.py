@@ -1,8 +1,8 @@
-"""The application and its server: the page, its files, an answer to each kind of request, and who may ask.
+"""The server of the page, and which requests it accepts.
 
-Everything is served below a random token, http://127.0.0.1:PORT/TOKEN/. Without the token there is one sentence
-and nothing else. A request for another host name is refused (DNS rebinding), and so is one that another site
-sends (CSRF). There are no cookies: browsers would send them to every other service of this computer.
+Everything is served below a random token, http://127.0.0.1:PORT/TOKEN/; other requests get a short error. Requests
+for another host name (DNS rebinding) and from other sites (CSRF) are refused. There are no cookies, because
+browsers would send them to all other services on this computer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ except ImportError:
     raise MissingExtra("the page needs Starlette and uvicorn: pip install 'dphist[web]'") from None
 
 
-# JSON needs up to two bytes for a character of plain text.
+# JSON takes up to two bytes for a character of plain text.
 _LARGEST_BODY: Final = 2 * fields.LARGEST_UPLOAD
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -58,7 +58,7 @@ _HEADERS: Final = {
 
 
 def serve(*, port: int = 0, browser: bool = True) -> None:
-    """Serve the page until it is interrupted. A port of 0 is any that is free."""
+    """Serve the page until interrupted; port 0 takes any free port."""
     require_plotting()
     listener, token = listen(port), secrets.token_urlsafe(32)
     port = listener.getsockname()[1]
@@ -67,7 +67,7 @@ def serve(*, port: int = 0, browser: bool = True) -> None:
     sys.stdout.write("Press Ctrl-C to stop.\n")
     sys.stdout.flush()
     if browser:
-        # A browser in a terminal would block the server.
+        # A text browser would block the server.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:
         uvicorn.Server(server_config(make_app(token=token, port=port))).run(sockets=[listener])
@@ -79,10 +79,10 @@ def serve(*, port: int = 0, browser: bool = True) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on the loopback address that already takes connections."""
+    """A listening socket on the loopback address."""
     if not 0 <= port <= 65535:
         raise InvalidParameter(f"the port must be between 0 and 65535, not {port}")
-    # asyncio sends small answers without delay only where the protocol is named.
+    # asyncio sets TCP_NODELAY only if the protocol is given.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -90,22 +90,21 @@ def listen(port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise InvalidParameter(f"port {port} cannot be used: {error.strerror}") from None
+        raise InvalidParameter(f"cannot use port {port}: {error.strerror}") from None
     return listener
 
 
 def server_config(app: Starlette) -> uvicorn.Config:
-    """The settings of uvicorn: no access log, because addresses contain the token."""
+    """The settings of uvicorn, without an access log, because addresses contain the token."""
     return uvicorn.Config(
         app, log_level="critical", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=1,
         limit_concurrency=100,
-        # Every other service on 127.0.0.1 can set cookies that the browser sends here: up to 180 of 4 KB.
+        # Other services on 127.0.0.1 can set cookies that the browser sends here: up to 180 of 4 KB.
         http="h11", h11_max_incomplete_event_size=1 << 20,
     )  # fmt: skip
 
 
 def make_app(*, token: str, port: int) -> Starlette:
-    """The application below this token, for requests to this port."""
     template = (files("dphist.explore") / "page" / "index.html").read_text(encoding="utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
     html = page.render(
@@ -125,14 +124,14 @@ def make_app(*, token: str, port: int) -> Starlette:
         data = await read_json(request)
         async with computing:
             if await request.is_disconnected():
-                return Response(status_code=204)  # the page has newer values
+                return Response(status_code=204)  # the page has sent newer values
             try:
                 return JSONResponse(await run_in_daemon_thread(lambda: find(data)))
             except DphistError as error:
                 return error_response(422, str(error), fields.field_of(error))
             except Exception as error:
                 traceback.print_exception(error)
-                return error_response(500, "This could not be computed: a bug in dphist, see the terminal.")
+                return error_response(500, "This is a bug in dphist; the terminal shows the details.")
 
     async def refuse(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -151,7 +150,7 @@ def make_app(*, token: str, port: int) -> Starlette:
 
 
 async def run_in_daemon_thread(compute: Callable[[], Any]) -> Any:
-    """The result of a computation that does not block other requests, nor the end of the process."""
+    """Run a computation without blocking other requests or the end of the process."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 
@@ -166,17 +165,16 @@ async def run_in_daemon_thread(compute: Callable[[], Any]) -> Any:
 
 
 class Guard:
-    """Lets through requests with the token, for this host, from the page itself; adds headers to every answer."""
+    """Accepts only requests with the token, for this host, from the page itself; adds headers to responses."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self.app = app
         self.prefix = f"/{token}/".encode()
         names = ("127.0.0.1", "localhost")
-        # Clients leave out the port that is http's own.
+        # Clients omit the default port.
         self.hosts = (*(f"{name}:{port}" for name in names), *(names if port == 80 else ()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -192,7 +190,7 @@ class Guard:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
-            return error_response(421, "This page is served at its own address on this computer only.")
+            return error_response(421, "This page is served only at its own address on this computer.")
         path = scope["path"].encode("utf-8", "replace")
         if not secrets.compare_digest(path[: len(self.prefix)], self.prefix):
             return error_response(403, "Open the full address that `dphist explore` printed.")
@@ -202,12 +200,10 @@ class Guard:
 
 
 def error_response(status: int, sentence: str, field: str | None = None) -> Response:
-    """An error in the form that the page reads."""
     return JSONResponse({"error": sentence, "field": field}, status_code=status)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The object in the body of a request, within the limit of size."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "The request must be JSON.")
     body = bytearray()

@@ -1,8 +1,8 @@
-"""The fields of the page, each declared once: its place in the form, its slider, and what it accepts; uploads.
+"""The fields of the page, each declared once with its label, slider and limits; and uploaded counts.
 
-Fields never contradict each other: `read_question` adjusts or leaves out what does not fit, and says so beside the
-field. The limits keep every request short: the slowest answers within them, for epsilon near 0.05, take about ten
-seconds. The command line takes any number.
+Fields never contradict each other: `read_question` adjusts or drops values that do not fit, with a note next to
+the field. Limits keep requests short: the slowest, for epsilon near 0.05, take about ten seconds. The command line
+has no such limits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from typing import Any, Final
 from dphist.errors import DphistError, InvalidParameter
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-# 100,000, of whole numbers only: elsewhere 1,500 may be meant as 1.5.
+# Only for whole numbers: elsewhere 1,500 may mean 1.5.
 _GROUPED: Final = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
-# Of an uploaded file.
-MOST_ITEMS: Final = 10**6
 
 
 class WrongField(InvalidParameter):
-    """A sentence about one field of the page."""
+    """An error in one field of the page."""
 
     def __init__(self, field: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -34,7 +32,7 @@ class WrongField(InvalidParameter):
 
 @dataclass(frozen=True)
 class Slider:
-    """What a slider covers, logarithmic unless `linear`; a value has this many significant digits."""
+    """The range of a slider, logarithmic unless `linear`; values have `digits` significant digits."""
 
     first: float
     last: float
@@ -45,7 +43,7 @@ class Slider:
 
 @dataclass(frozen=True)
 class Field:
-    """One field. A field with a placeholder may be empty; one with choices has the first by default."""
+    """A field of the form. With a placeholder it may be empty; of `choices`, the first is the default."""
 
     name: str
     label: str
@@ -59,7 +57,7 @@ class Field:
     choices: Mapping[str, str] | None = None
 
     def read(self, data: Mapping[str, object]) -> Any:
-        """The value in the data of the form; None where it is the default."""
+        """The value in the form's data; None for the default."""
         text = data.get(self.name, "")
         if not isinstance(text, str):
             raise WrongField(self.name, f"{self.name} must be text, not {type(text).__name__}")
@@ -80,14 +78,13 @@ class Field:
 
 
 _UP_TO_A_MILLION: Final = Slider(1, 1e6, 60)
-# One question each; the other groups are under "All options".
 SIZE: Final = (
     Field("users", "Users", "100000", most=10**9, whole=True, slider=Slider(100, 1e8, 60)),
     Field("items", "Different items", "10000", whole=True, slider=_UP_TO_A_MILLION),
 )
 ITEMS_PER_USER: Final = (
     Field("mean_items", "Items per user, on average", "10", slider=Slider(1, 200, 60)),
-    Field("max_items_per_user", "Limit: items that count per user", "20", whole=True, placeholder="no limit",
+    Field("max_items_per_user", "Limit: items counted per user", "20", whole=True, placeholder="no limit",
           slider=Slider(1, 1000, 80)),
 )  # fmt: skip
 PUBLISH: Final = (
@@ -95,9 +92,9 @@ PUBLISH: Final = (
           choices={"items": "All popular items", "top": "The most common items", "list": "Items of a known list",
                    "sums": "Popular items, with sums"}),
     Field("top", "How many of the most common", "100", whole=True, slider=Slider(1, 10_000, 80)),
-    Field("public_items", "Items on the list, which is public", "200", whole=True, slider=Slider(1, 10_000, 80)),
-    Field("sum_high", "Largest value of one user for an item", "100", least=0.001, most=10**9,
-          hint="Values from 0 to this number are added up; larger ones are lowered to it.",
+    Field("public_items", "Items on the public list", "200", whole=True, slider=Slider(1, 10_000, 80)),
+    Field("sum_high", "Largest value per user and item", "100", least=0.001, most=10**9,
+          hint="Values are clamped to the range from 0 to this number.",
           slider=Slider(1, 10_000, 80)),
 )  # fmt: skip
 BUDGET: Final = (
@@ -107,13 +104,13 @@ PRIVACY: Final = {"strong": "1", "moderate": "3", "weak": "10"}
 OPTIONS: Final = (
     Field("delta", "Delta (δ): probability that the ε guarantee fails", "", 1e-12, 0.1,
           placeholder="automatic", slider=Slider(1e-12, 1e-3, 90, digits=1)),
-    Field("max_nonzero", "Most items with users in any possible data (k)", whole=True, placeholder="no bound",
+    Field("max_nonzero", "Most items in any possible data (k)", whole=True, placeholder="no bound",
           slider=_UP_TO_A_MILLION),
     Field("excess", "Items of a user beyond the limit",
-          choices={"drop": "are left out", "spread": "count too, each item with a smaller weight"}),
+          choices={"drop": "are left out", "spread": "count with a smaller weight each"}),
     Field("mechanism", "Kind of noise",
           choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
-    Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
+    Field("minimize", "Minimize", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
 EXAMPLE: Final = (
     Field("exponent", "How unequal items are (Zipf exponent)", "1", 0, 5, slider=Slider(0, 3, 60, linear=True)),
@@ -127,7 +124,7 @@ _LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 @dataclass(frozen=True)
 class Question:
-    """What the form asks for: keywords of a plan and of synthetic data, and what was adjusted, by field."""
+    """The form as keywords of a plan and of synthetic data, and notes on adjusted values, by field."""
 
     plan: dict[str, Any]
     law: dict[str, Any]
@@ -136,7 +133,6 @@ class Question:
 
 
 def read_question(data: Mapping[str, object]) -> Question:
-    """The question in the data of the form. Values that do not fit together are adjusted or left out."""
     values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused_fields(data)}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
@@ -179,18 +175,18 @@ def read_question(data: Mapping[str, object]) -> Question:
 
 
 def _unused_fields(data: Mapping[str, object]) -> set[str]:
-    """Fields of other answers to what is to be published."""
+    """Fields that belong to another choice of what to publish."""
     own = {"top": "top", "public_items": "list", "sum_high": "sums"}
     return {name for name, publish in own.items() if data.get("publish") != publish}
 
 
 def delta_for(users: int) -> float:
-    """1e-6, or for many users a power of ten that is at most a tenth of one over their number."""
+    """1e-6, or for many users a power of ten that is at most 0.1 / users."""
     return min(1e-6, float(f"1e-{len(str(users - 1)) + 1}"))
 
 
 def field_of(error: DphistError) -> str | None:
-    """The field that an error is about: its own, or one whose name the sentence of the library begins with."""
+    """The field that an error is about; errors of the library start with the name of a parameter."""
     if isinstance(error, WrongField):
         return error.field
     first = str(error).removeprefix("the ").split(" ", 1)[0]
@@ -199,23 +195,24 @@ def field_of(error: DphistError) -> str | None:
 
 # ---- public counts, uploaded as CSV
 
+MOST_ITEMS: Final = 10**6
 LARGEST_UPLOAD: Final = 5 * 1024 * 1024
 _LARGEST_COUNT: Final = 10**12
 _WHOLE: Final = re.compile(r"\d{1,13}", re.ASCII)
 _DECIMAL: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)
-# With a comma in it a number is refused, but it is seen to be one.
+# A number with a comma is refused, but it still shows which column has the counts.
 _LIKE_A_NUMBER: Final = re.compile(r"\d[\d.,]*", re.ASCII)
-# Text in UTF-8 has none of these: control characters, halves of characters.
+# Control characters and lone surrogates, which do not occur in text.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")
 
 
 def read_counts(text: object) -> tuple[list[str], list[int], int]:
-    """Items and counts of a CSV text, and how many counts were rounded; an error names the line.
+    """Items and counts of a CSV text, and how many counts were rounded.
 
-    The text has one column of counts, item and count, or a header that names `count`.
+    The text has one column of counts, two columns of items and counts, or a header with a column `count`.
     """
     if not isinstance(text, str) or _NOT_TEXT.search(text):
-        raise WrongField("csv", "the file is not text in UTF-8: save a spreadsheet or a table as CSV first")
+        raise WrongField("csv", "the file is not text in UTF-8: save it as CSV first")
     if len(text.encode()) > LARGEST_UPLOAD:
         raise WrongField("csv", f"the file is larger than {LARGEST_UPLOAD // 1024**2} MB")
     try:
@@ -237,7 +234,7 @@ def read_counts(text: object) -> tuple[list[str], list[int], int]:
         if len(row) != width:
             raise WrongField("csv", f"line {line} has {len(row)} columns, but the first line has {width}")
         count = row[place].strip()
-        # A column of that name may come from a release, whose counts have decimals.
+        # A column named `count` may come from a release, whose counts have decimals.
         if not (_DECIMAL if named else _WHOLE).fullmatch(count) or float(count) > _LARGEST_COUNT:
             kind = "number" if named else "whole number"
             raise WrongField("csv", f"line {line}: {count[:40]!r} is not a {kind} from 0 to {_LARGEST_COUNT:,}")
@@ -251,9 +248,9 @@ def read_counts(text: object) -> tuple[list[str], list[int], int]:
 
 
 def _split(text: str) -> list[tuple[int, list[str]]]:
-    """The rows that are not empty, with their numbers, by the separator that leaves numbers as counts.
+    """The non-empty rows with their line numbers, by the first separator that leaves numbers as counts.
 
-    A comma is tried last: "bread;1,5" is refused rather than misread.
+    A comma comes last, so that "bread;1,5" is refused and not misread.
     """
     rows: list[tuple[int, list[str]]] = []
     for separator in ("\t", ";", ","):
@@ -267,10 +264,10 @@ def _split(text: str) -> list[tuple[int, list[str]]]:
 
 
 def _header(first: list[str]) -> tuple[bool, bool, int]:
-    """Whether the first row is a header, whether it names a column `count`, and where the counts are."""
+    """Whether the first row is a header, whether it has a column `count`, and the place of the counts."""
     words = [cell.strip().lower() for cell in first]
     is_header = not any(character.isdigit() for character in words[-1])
-    # In a row of two, an item may be called so.
+    # Without a header, an item may be called "count".
     if "count" in words and (is_header or len(words) > 2):
         return True, True, words.index("count")
     return is_header, False, len(words) - 1

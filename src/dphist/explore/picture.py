@@ -1,6 +1,6 @@
-"""The picture of what would be released, as plain SVG: a chart library would take longer than the plan itself.
+"""The picture of what would be released, as SVG: a chart library would take longer than the plan itself.
 
-Colours are classes of the style sheet, which has them for light and dark.
+Colours are classes in the style sheet, which has them for light and dark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _LABELLED: Final = 90
 
 @dataclass(frozen=True)
 class Expected:
-    """Groups of items from the most common to the rarest: how many, their users, and the users who are counted.
+    """Groups of items, the most common first: number of items, users, and users counted after the limit.
 
-    `chance` is the probability of release, `margin` the margin of error of a count, and `threshold` what a count
-    must exceed; a known list has none.
+    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold.
     """
 
     number: FloatArray
@@ -39,7 +38,10 @@ class Expected:
     threshold: float | None
 
     def fates(self) -> dict[str, Places]:
-        """Which groups are released, hidden, or neither for sure. On a known list, noise may be all of a count."""
+        """The groups that are released, may be released, and are hidden.
+
+        On a known list, a count within the margin of error counts as "may be": it may be all noise.
+        """
         never, sure = self.chance <= 0.01, self.chance >= 0.99
         if self.threshold is None:
             sure &= self.counted > self.margin
@@ -48,7 +50,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Logarithmic axes from 1 to these."""
+    """Logarithmic axes from 1 to these numbers."""
 
     items: float
     users: float
@@ -78,18 +80,12 @@ class _Axes:
         middle = (_TOP + _BOTTOM) / 2
         return [
             *parts,
-            _text(
-                (_LEFT + _RIGHT) / 2,
-                _HEIGHT - 8,
-                "items, from the most common to the rarest (logarithmic)",
-                "middle",
-            ),
+            _text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, "items, the most common first (logarithmic)", "middle"),
             f'<text class="middle" transform="translate(14 {middle}) rotate(-90)">users (logarithmic)</text>',
         ]
 
 
 def draw_items(expected: Expected, words: str) -> str:
-    """Users by rank of the item: what is released, what is hidden, and the margin of error."""
     last = np.cumsum(expected.number)
     axes = _Axes(
         items=max(2.0, float(last[-1])),
@@ -98,18 +94,15 @@ def draw_items(expected: Expected, words: str) -> str:
     ranks = np.unique(np.rint(np.geomspace(1.0, axes.items, _POINTS)))
     group = np.minimum(np.searchsorted(last, ranks), last.size - 1)
     users, counted = expected.users[group], expected.counted[group]
-    fates = {kind: _stretch(places[group]) for kind, places in expected.fates().items()}
+    fates, names = expected.fates(), {"maybe": "mostly noise" if expected.threshold is None else "by chance"}
     parts, labels = axes.draw(), []
-    for kind, at in fates.items():
-        if at.size:
+    for kind, places in fates.items():
+        if (at := _stretch(places[group])).size:
             parts.append(axes.area(kind, ranks[at], np.ones(at.size), users[at]))
-            first, end = float(axes.x(ranks[at[0]])), float(axes.x(ranks[at[-1]]))
+            first, end = axes.x(ranks[at[[0, -1]]]).tolist()
             if end - first >= _LABELLED:
-                chance = "mostly noise" if expected.threshold is None else "by chance"
-                labels.append(
-                    _text((first + end) / 2, _BOTTOM - 10, chance if kind == "maybe" else kind, "middle strong")
-                )
-    shown = _stretch(~expected.fates()["hidden"][group])
+                labels.append(_text((first + end) / 2, _BOTTOM - 10, names.get(kind, kind), "middle strong"))
+    shown = _stretch(~fates["hidden"][group])
     if shown.size:
         band = counted[shown] - expected.margin, counted[shown] + expected.margin
         parts.append(axes.area("margin", ranks[shown], *band))
@@ -124,7 +117,7 @@ def draw_items(expected: Expected, words: str) -> str:
 
 
 def draw_shares(shares: Mapping[str, float], words: str) -> str:
-    """One bar, divided into shares of one."""
+    """One bar, divided into the shares."""
     parts, before = [], 0.0
     for kind, share in shares.items():
         parts.append(f'<rect class="{kind}" x="{_WIDTH * before:.1f}" width="{_WIDTH * share:.1f}" height="24"/>')
@@ -133,9 +126,9 @@ def draw_shares(shares: Mapping[str, float], words: str) -> str:
 
 
 def _stretch(places: Places) -> NDArray[np.int64]:
-    """The places that are set, and the next one, so that areas touch."""
-    found = np.flatnonzero(places)
-    return np.append(found, found[-1] + 1) if found.size and found[-1] + 1 < places.size else found
+    """The indices that are set, and the next one, so that areas touch."""
+    indices = np.flatnonzero(places)
+    return np.append(indices, indices[-1] + 1) if indices.size and indices[-1] + 1 < places.size else indices
 
 
 def _svg(height: int, words: str, parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The facts of a report, gathered once from a verified release and its certificate. It has no true counts."""
+"""The facts of a report, from a verified release and its certificate. They contain no true counts."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ from dphist.releasing.verify import SEEDED, Verification, read_and_verify, verif
 from dphist.signatures import Trust
 
 CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]
-# Kinds of counts that a report gives intervals where the release has none.
-_WITH_INTERVALS: Final = ("users", "weighted", "sketch")
-# Items that could be mistaken for another are shown in quotation marks. The page uses the same pattern.
-QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
-# Characters that cannot be seen: control characters, line ends, odd spaces, what turns a text round, and what
-# Unicode lets a reader ignore. Two items that differ by one of them alone would look the same.
-UNSEEN_CLASS: Final = (
+# Kinds of counts for which a report computes intervals if the release has none.
+WITH_INTERVALS: Final = ("users", "weighted", "sketch")
+# Items that could be mistaken for another are quoted.
+_QUOTED: Final = re.compile(r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$')
+# Invisible characters: control characters, line ends, odd spaces, direction marks and others that Unicode lets
+# readers ignore. Two items that differ only in these would look the same.
+_UNSEEN: Final = (
     "\x00-\x1f\x7f-\xa0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
     "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff"
 )
-# A joiner between two emojis makes one of them, and a selector after one gives it its colours: both are seen.
+# Joiners between emojis and selectors after them change how they look, so they stay.
 _PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
-# The page uses the same pattern.
-UNSEEN: Final = f"({_JOINED})|[{UNSEEN_CLASS}]"
-# Certified points of the curve. With shared noise or a chosen limit each takes a tenth of a second.
+_INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
+# Certified points of the curve; with shared noise or a chosen limit each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
 _SELECTION_POINTS: Final = 121
-# Of the plans on offer for a chosen limit, so many are shown.
+# How many of the plans on offer for a chosen limit are shown.
 _OFFERS: Final = 4
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: texts (None where an item is missing), numbers rounded to `digits`, or intervals of numbers.
+    """A column of texts as `label_item` makes them, of numbers rounded to `digits`, or of intervals.
 
-    The values of an interval are its lower ends. `half` is half its width, if all are as wide, around the counts.
+    A missing item is None, and an empty one an empty text. The values of intervals are their lower ends; `half` is
+    half their width if they are the counts ± `half`.
     """
 
     name: str
@@ -86,9 +86,8 @@ class Column:
     half: float | None = None
 
     def texts(self, first: int) -> list[str]:
-        """The first rows for people."""
         if self.kind == "text":
-            return [label_item(value) for value in self.values[:first]]
+            return ["(missing)" if text is None else text or "(empty)" for text in self.values[:first]]
         numbers, *upper = (
             [f"{value:,.{self.digits}f}" for value in values[:first]]
             for values in (self.values, *([self.upper] if self.kind == "interval" else []))
@@ -100,8 +99,8 @@ class Column:
 class Rows:
     """All released rows in columns, the largest counts first.
 
-    Estimates, where there are any, come before counts, and each number before its interval at `level`. `width` is
-    half an interval around each count, where the release has no intervals and there can be some.
+    Estimates, if any, come before counts, and each number before its interval at `level`. `width` is half the
+    interval of a count, if the release has no intervals and they can be computed.
     """
 
     columns: tuple[Column, ...]
@@ -113,22 +112,20 @@ class Rows:
     estimated: bool = False
 
     def column(self, name: str) -> Column:
-        """The column of numbers of this name."""
         return next(column for column in self.columns[len(self.items) :] if column.name == name)
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """The counts, rounded as they are shown."""
         return self.column(self.count).values
 
     @property
     def main(self) -> tuple[Column, Column | None]:
-        """The numbers that answer the question, estimates or counts, and their intervals."""
+        """Estimates if there are any, else counts; and their intervals."""
         numbers = self.column(ESTIMATE if self.estimated else self.count)
         place = self.columns.index(numbers)
-        # Right after the numbers, or after their standard errors.
-        near = (column for column in self.columns[place + 1 : place + 3] if column.kind == "interval")
-        return numbers, next(near, None)
+        # They follow the numbers, or the standard errors of the numbers.
+        intervals = (column for column in self.columns[place + 1 : place + 3] if column.kind == "interval")
+        return numbers, next(intervals, None)
 
     def first(self, number: int) -> tuple[list[str], list[list[str]]]:
         """Names of all columns and the first rows as texts."""
@@ -136,30 +133,22 @@ class Rows:
         return [column.name for column in self.columns], [list(row) for row in rows]
 
 
-def label_item(item: str | None) -> str:
-    """An item as people see it: no two look the same because one is empty or begins or ends with a space."""
-    if item is None or item == "":
-        return "(missing)" if item is None else "(empty)"
-    return f'"{item}"' if re.search(QUOTED, item) else item
+def label_item(item: str) -> str:
+    """An item or a name as people see it: invisible characters are spelled out as in Python.
 
-
-def make_visible(text: str) -> str:
-    """The text with characters that cannot be seen spelled out, as Python would."""
-    return re.sub(UNSEEN, lambda found: found[0] if found[1] else _spell(found[0]), text)
-
-
-def _spell(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item.
+    """
+    text = _INVISIBLE.sub(lambda match: match[0] if match[1] else ascii(match[0])[1:-1], item)
+    return f'"{text}"' if _QUOTED.search(item) else text
 
 
 def digits_of(spread: float) -> int:
-    """No more digits than the noise leaves."""
+    """How many decimals a number with this noise deserves."""
     return max(0, 1 - math.floor(math.log10(spread)))
 
 
 def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Correction | None = None) -> Rows:
-    """The rows of a release, an Arrow table; with a `correction`, its estimates come first."""
+    """The rows of a release from its Arrow table; with a `correction`, estimates come first."""
     name, asked = count_column(request, table), request.get("interval")
     place = table.column_names.index(name)
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
@@ -167,11 +156,11 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
-    # Intervals that the release has itself, or those of its noise: none of counts beside those of estimates.
+    columns = [_text_column(title, ordered.column(title)) for title in table.column_names[:place]]
+    # The intervals of the release, or else those of its estimates, or else those of its noise.
     width: float | None = None
     ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
-    if asked is None and counts_kind(plan, request) in _WITH_INTERVALS:
+    if asked is None and counts_kind(plan, request) in WITH_INTERVALS:
         width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
         ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
     if asked is None and correction is not None:
@@ -186,22 +175,21 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
         if title in hidden:
             continue
         values = _round_all(numbers[title][by_size], digits[title])
-        columns.append(Column(printable(title), "number", values, digits[title]))
+        columns.append(Column(_printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
-        # After the standard error, where there is one.
+        # An interval follows its number, or the standard error of its number.
         if base in bounded and (title != base or f"{base}_standard_error" not in numbers):
             low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
-            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(bounded) > 1 else "")
+            label = f"{100 * level:g} % interval" + (f" of {_printable(base)}" if len(bounded) > 1 else "")
             half = width if base == name else None
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
-        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows, width,
+        tuple(columns), tuple(column.name for column in columns[:place]), _printable(name), table.num_rows, width,
         level, bool(estimated),
     )  # fmt: skip
 
 
 def _numbers(column: Any) -> NDArray[Any]:
-    """A column of numbers; whole ones stay so."""
     whole = str(column.type).startswith("int") and not column.null_count
     return np.asarray(column.to_pylist(), dtype=np.int64 if whole else np.float64)
 
@@ -216,10 +204,17 @@ def _text_column(name: str, column: Any) -> Column:
             values = column.to_pylist()
         except (OverflowError, ValueError):  # a time that Python cannot hold
             values = ["?"] * len(column)
-    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
-    texts = (None if one is None else str(one).encode("utf-8", "backslashreplace").decode() for one in values)
+    # Lone surrogates, which come from file names, cannot be encoded.
+    texts = (
+        None if value is None else label_item(str(value).encode("utf-8", "backslashreplace").decode())
+        for value in values
+    )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(name, "text", tuple(texts), by_number=is_number)
+    return Column(_printable(name), "text", tuple(texts), by_number=is_number)
+
+
+def _printable(name: str) -> str:
+    return label_item(printable(name))
 
 
 def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
@@ -228,7 +223,6 @@ def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
 
 
 def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
-    """What a released count is: a number of users, one with weights, or one less something not released."""
     if plan.contract.spread is not None:
         return "weighted"
     if is_difference(plan, request):
@@ -240,29 +234,22 @@ def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
 
 @dataclass(frozen=True)
 class Selection:
-    """By true count: the probability of release, and mean and deviation of the error of what is released.
+    """The effect of the threshold. Each point has a true count, its probability of release, and the bias and the
+    standard deviation of the error of a released count.
 
-    With a lower threshold the law is shifted: what is below is removed, and what is left begins at 1 again. A
-    top-k step shifts it by what it subtracts, which is secret: there counts are relative to that (see `axis`).
+    With a lower threshold the distribution is shifted by what is removed. With a top-k step, true counts are
+    relative to the count that it subtracts, which is secret; `axis` says what they are.
     """
 
-    counts: tuple[int, ...]
-    probability: tuple[float, ...]
-    bias: tuple[float, ...]
-    deviation: tuple[float, ...]
+    points: tuple[tuple[int, float, float, float], ...]
     unlikely: int | None
     even: int
     likely: int
     axis: str
-    # How many are kept of those that pass, where a limit on items per user replaces a top-k step.
+    # How many of the items that pass are kept, if a user limit replaces a top-k step.
     largest: int | None = None
 
-    def by_count(self) -> list[tuple[int, float, float, float]]:
-        """Count, probability, bias and deviation of each point."""
-        return list(zip(self.counts, self.probability, self.bias, self.deviation, strict=True))
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {
             "axis": self.axis,
             "largest_of_those_that_pass": self.largest,
@@ -271,16 +258,16 @@ class Selection:
             "count_released_with_99_percent": self.likely,
             "by_count": [
                 {"count": count, "probability": p, "bias": bias, "standard_deviation": deviation}
-                for count, p, bias, deviation in self.by_count()
+                for count, p, bias, deviation in self.points
             ],
         }
 
 
 def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
-    """How the threshold selects; None where every item is released."""
+    """None if every item is released."""
     if math.isinf(plan.threshold):
         return None
-    # Where a limit on items per user replaces a top-k step, nothing is subtracted.
+    # If a user limit replaces the top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked
@@ -290,20 +277,19 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
     errors = selection_errors(plan, counts, lower, rounded=request.get("round") is True)
-    probability, bias, deviation = (tuple(one.tolist()) for one in errors)
+    points = zip(counts.tolist(), *(values.tolist() for values in errors), strict=True)
     axis = "true number of users counted" if plan.contract.spread is None else "true weighted count"
     if "sketch" in request:
         axis = "counter of the sketch"
     elif relative:
-        # What is below the lower threshold is removed, so at least its place before it is subtracted.
-        least = f", or less {asked - 1:,} if that is more" if asked > 1 else ""
-        axis = f"true count less that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
+        # With a lower threshold, at least `asked - 1` is subtracted.
+        least = f", or minus {asked - 1:,} if that is more" if asked > 1 else ""
+        axis = f"true count minus that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
     elif is_perhaps_reduced(plan, request):
-        axis = "true count, less what was subtracted from all"
+        axis = "true count, minus what was subtracted from all"
     top = request.get("top")
     return Selection(
-        tuple(counts.tolist()), probability, bias, deviation,
-        unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
+        tuple(points), unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
         largest=top if isinstance(top, int) and plan.contract.max_nonzero is None else None,
     )  # fmt: skip
 
@@ -311,17 +297,17 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
 def selection_errors(
     plan: Plan, counts: NDArray[Any], lower: int = 1, *, rounded: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Probability of release of true counts; mean and deviation of the error of those that are released."""
+    """Probability of release by true count; bias and standard deviation of the error of released counts."""
     probability, bias, variance = count_noise(plan.noise).released(counts - (lower - 1))
     return probability, bias, np.sqrt(variance + (1.0 / 12.0 if rounded else 0.0))
 
 
 def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float, float], ...]:
-    """Certified points (epsilon, delta) from 0 to twice the budget's epsilon; with `choice`, of both steps."""
+    """Certified points (epsilon, delta) up to twice the budget's epsilon; with `choice`, of both steps."""
     own = plan if choice is None else choice
     points = _POINTS if plan.sigma_shared == 0.0 and choice is None else _POINTS_SHARED
     epsilon, last = own.budget.epsilon, min(2.0 * own.budget.epsilon, LARGEST_EPSILON)
-    # delta at the budget's own epsilon, the point in the middle, is known already.
+    # delta at the budget's epsilon, the point in the middle, is in the certificate.
     wanted = [x for place in range(points) if (x := last * place / (points - 1)) != epsilon]
     deltas = list(map(certified_delta(plan), wanted)) if choice is None else choice_curve(choice, wanted)
     return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, own.certificate.delta)]))
@@ -329,7 +315,7 @@ def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float,
 
 @dataclass(frozen=True)
 class Offer:
-    """A plan on offer, and the loss that was predicted for it: of the goal, by `predicted_loss`."""
+    """A plan on offer and its predicted loss for the goal."""
 
     limit: int
     excess: Excess
@@ -340,10 +326,10 @@ class Offer:
 
 @dataclass(frozen=True)
 class LimitChoice:
-    """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen.
+    """The noisy numbers of users, by number of items, from which a user limit (`cap`) was chosen.
 
-    `most` is the most items of each group of users; the last group has no end. `offers` are the best plans on
-    offer, the chosen one first, of `plans_on_offer`.
+    `most` is the largest number of items in each group of users; the last group has no bound. `offers` are the
+    best of `plans_on_offer`, the chosen one first.
     """
 
     most: tuple[int, ...]
@@ -357,7 +343,6 @@ class LimitChoice:
 
     @property
     def labels(self) -> list[str]:
-        """The numbers of items of each group, in words."""
         groups = pairwise((0, *self.most))
         return [
             *(f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in groups),
@@ -366,13 +351,18 @@ class LimitChoice:
 
     @property
     def drawn(self) -> int:
-        """How many of the numbers are worth drawing: the last ones that are within the noise are not."""
+        """How many numbers are drawn: all but the last ones, if they are within the noise."""
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
         return min(len(self.users), max(max(above, default=0) + 2, 4))
 
+    @property
+    def measure(self) -> Goal:
+        """The goal whose loss was predicted: from a public list all items are released, whatever the goal."""
+        return "accuracy" if self.offers and self.offers[0].threshold is None else self.goal
+
 
 def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
-    """The choice of a certificate; `planned` are the plans on offer, recomputed."""
+    """The choice in a certificate; `planned` has the recomputed plans on offer."""
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
     if not all(isinstance(number, int) for number in (*users, *choice["caps"], choice["cap"])):
         raise TypeError
@@ -384,7 +374,7 @@ def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -
 
 
 def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
-    """The plans with the least predicted losses, the least first, and the best one of drop and of spread."""
+    """The plans with the smallest predicted losses, and at least one each of drop and spread, if on offer."""
     sizes = estimate_sizes(planned.choice, noisy)
     offers = [
         Offer(
@@ -395,15 +385,15 @@ def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
         for plan in planned.plans
     ]  # fmt: skip
     ranked = sorted(offers, key=lambda offer: offer.loss)
-    best = {excess: next((one for one in ranked if one.excess == excess), None) for excess in ("drop", "spread")}
-    return tuple(one for place, one in enumerate(ranked) if place < _OFFERS or one in best.values())
+    best = [next((o for o in ranked if o.excess == excess), None) for excess in ("drop", "spread")]
+    return tuple(offer for place, offer in enumerate(ranked) if place < _OFFERS or offer in best)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a release is: its certificate's text and place, and what `dphist verify` needs beside its address.
+    """The certificate's text and place, and the `options` of `dphist verify` for this release.
 
-    A release in memory has no certificate, which belongs to a file, even if it was also written.
+    A release in memory has no certificate, even if it was also written.
     """
 
     certificate: str | None = None
@@ -414,11 +404,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that a report says, as numbers and names; `dphist.report.words` makes sentences of them."""
+    """Everything in a report, as numbers and names; `dphist.report.words` turns them into sentences."""
 
     document: Mapping[str, Any]
     plan: Plan
-    # With a chosen limit, the budget of choice and release together.
+    # Includes the choice of the limit, if it was chosen privately.
     budget: Budget
     verified: Verification
     origin: Origin
@@ -428,25 +418,23 @@ class Facts:
     curve: tuple[tuple[float, float], ...]
     choice: LimitChoice | None
     summary: Summary
-    # With a chosen limit, what makes estimates of the counts.
+    # Turns counts into estimates, if the limit was chosen privately.
     correction: Correction | None = None
 
     @property
     def private(self) -> bool:
-        """False where the noise came from a seed."""
         return self.verified.private
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """What was asked for; empty for a histogram."""
+        """Empty for a histogram."""
         request: Mapping[str, Any] = self.document["request"]
         return request
 
     @property
     def delta_certified(self) -> float:
-        """The delta that was proved at the budget's epsilon."""
-        found = self.verified.delta_certified
-        return self.plan.certificate.delta if found is None else found
+        delta = self.verified.delta_certified
+        return self.plan.certificate.delta if delta is None else delta
 
 
 def gather_facts(
@@ -456,11 +444,11 @@ def gather_facts(
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> Facts:
-    """Verify a release, and gather what a report says. Raises `NotVerified` for any problem except a seed."""
+    """Verify a release and gather its facts. Raises `NotVerified` for any problem except a seed."""
     trust = Trust.of(public_key, None)
     if isinstance(release, Release):
         if public_key is not None:
-            raise InvalidParameter("public_key needs a release that was written: give its address")
+            raise InvalidParameter("public_key needs a written release: pass its path")
         document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
@@ -475,20 +463,18 @@ def gather_facts(
     except DphistError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        # Not everything in the certificate of a seeded release was checked.
-        raise InputError(f"the certificate cannot be read ({type(error).__name__})") from None
+        # The certificate of a seeded release is not checked completely.
+        raise InputError(f"the certificate is invalid ({type(error).__name__})") from None
 
 
 def refuse_unverified(verified: Verification) -> None:
-    """Raise `NotVerified` for any problem except a seed."""
     problems = [problem for problem in verified.problems if problem != SEEDED]
     if problems:
-        said = f"{verified.address} is not verified, so there is no report of it: {'; '.join(problems)}"
-        raise NotVerified(printable(said))
+        message = f"cannot report {verified.address}: it is not verified: {'; '.join(problems)}"
+        raise NotVerified(printable(message))
 
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
-    """The facts of a release that was verified, or has no problem except its seed."""
     plan, request = plan_from(document["plan"]), document["request"]
     chosen = "choice" in document
     budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
@@ -507,7 +493,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
 
 
 def largest_users(rows: Rows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
-    """Users of the largest item, noise aside: a count of a sketch exceeds them by no more than the offset."""
+    """Users of the largest item, apart from noise; a sketch overestimates them by at most the offset."""
     spare = (counts["offset"] or 0.0) if kind == "sketch" else 0.0
     return rows.counts[0] - spare if rows.total else None
 
@@ -519,7 +505,6 @@ def _origin(
     certificate: str | os.PathLike[str] | None,
     public_key: str | os.PathLike[str] | None,
 ) -> Origin:
-    """Where the certificate of a written release is."""
     files = [("--certificate", certificate), ("--public-key", public_key)]
     options = [("--table", table)] + [(flag, None if path is None else Path(path).name) for flag, path in files]
     output = document.get("output")
@@ -532,5 +517,5 @@ def _origin(
         place = f"{Path(address).name}/_certificate.json"
     else:
         place = f"{Path(address).name}.certificate.json"
-    words = tuple(word for flag, value in options if value is not None for word in (flag, value))
-    return Origin(certificate_text(document), place, words)
+    flags = tuple(word for flag, value in options if value is not None for word in (flag, value))
+    return Origin(certificate_text(document), place, flags)

@@ -1,4 +1,4 @@
-"""`make_report`: the report of a verified release as HTML, Markdown or text, by jinja2 templates."""
+"""`make_report`: the report of a verified release as HTML, Markdown or text, from jinja2 templates."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from dphist.errors import InvalidParameter, one_of
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import Chart, report_charts
-from dphist.report.facts import QUOTED, UNSEEN, UNSEEN_CLASS, Facts, Rows, gather_facts, make_visible
+from dphist.report.facts import Facts, Rows, gather_facts
 
-# By these marks dphist recognises its own reports: it replaces nothing else.
+# Mark the files that a later report may replace.
 PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
 TEXT_MARK: Final = "This is a report by dphist."
 MARKDOWN_MARK: Final = "<!-- dphist report -->"
@@ -36,9 +36,9 @@ FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
 _ENDINGS: Final[dict[str, ReportFormat]] = {
     ".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
 }  # fmt: skip
-# Rows that each format shows; the page has the others as data.
+# How many rows each format shows; the page has the others as data.
 _ROWS: Final[dict[ReportFormat, int]] = {"html": 25, "markdown": 100, "text": 20}
-# The most that rows may take of a page, so that it opens on a phone; the rest is in the release.
+# Bytes of rows in a page, so that it opens on a phone; the rest is only in the release.
 LARGEST: Final = 8_000_000
 _CELL: Final = 60
 _TITLES: Final = {
@@ -56,8 +56,21 @@ _TITLES: Final = {
     "booking": "Booked in a ledger",
     "certificate": "Certificate and verification",
 }
+_ABOUT: Final = {
+    "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
+    "where": "Condition", "user": "User column", "items": "Public list", "dataset": "Dataset",
+    "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
+}  # fmt: skip
+_CURVE: Final = (
+    "For every ε there is a certified δ: a release with this plan is (ε, δ)-differentially private. Lower is more "
+    "private."
+)
+_VERIFYING: Final = (
+    "The certificate has every number of the proof. Anyone can recompute the proof, without the data, with the "
+    "Python package dphist:"
+)
 
-# What Markdown, HTML, a table's cell or a linker of addresses would read as markup.
+# Characters that Markdown, HTML, a table or an automatic link would interpret.
 _MARKUP: Final = re.compile(r"([\\`*_\[\]#|<>~&$@]|:(?=//)|(?<=www)\.)")
 
 
@@ -69,34 +82,34 @@ def make_report(
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> str:
-    """A report of a release as one text: an HTML page that needs no network, Markdown, or plain text.
+    """The report of a release: an HTML page that needs no network, Markdown, or plain text.
 
     `release` is the result of `dphist.release`, or the address it was written to (then `table`, `certificate` and
-    `public_key` are as for `verify`). It is verified first: raises `NotVerified` for any problem. A release from a
-    seed, for tests, gets a report that says so at its top. HTML needs `dphist[plot]` for its charts.
+    `public_key` are as for `verify`). It is verified first; any problem raises `NotVerified`, except noise from a
+    seed, for tests, which the report states at the top. HTML needs `dphist[plot]` for its charts.
     """
     checked = one_of("format", format, FORMATS)
     return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key), checked)
 
 
 def format_of(path: Path, hint: str = "") -> ReportFormat:
-    """The format for a file of this name; `hint` says what else can be done where there is none."""
+    """The format by the end of the file name; `hint` is added to the error if there is none."""
     if re.match(r"[\w+.-]{2,}:/", str(path)):
-        raise InvalidParameter("a report is a file on this machine, and not an object of a store")
-    found = _ENDINGS.get(path.suffix.lower())
-    if found is None:
+        raise InvalidParameter("a report is written to a local file, not to an object store")
+    format = _ENDINGS.get(path.suffix.lower())
+    if format is None:
         raise InvalidParameter(f"the report must end in {', '.join(_ENDINGS)}, not {printable(path.name)!r}{hint}")
-    return found
+    return format
 
 
 def report_data(facts: Facts) -> dict[str, Any]:
-    """The report as plain data: the keys of `dphist report --json`, which docs/report.md explains."""
-    charts = [{"name": one.name, "title": one.title, "words": one.words} for one in report_charts(facts)]
+    """The report as plain data with the keys of `dphist report --json`; docs/report.md explains them."""
+    charts = [{"name": c.name, "title": c.title, "words": c.words} for c in report_charts(facts)]
     return {**words.describe(facts), "charts": charts}
 
 
 def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None = None) -> str:
-    """The report in one format. Markdown links `figures`: the file of each chart by its name."""
+    """The report in one format. Markdown links to `figures`, the files of charts by their names."""
     described, summary = words.describe(facts), facts.summary
     names, rows = facts.rows.first(_ROWS[format])
     skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
@@ -114,14 +127,14 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
         "count_note": words.count_words(facts).note,
         "about": [
             ("Released items", f"{facts.rows.total:,}"),
-            *((words.ABOUT[key], value) for key, value in described["about"].items()),
+            *((_ABOUT[key], value) for key, value in described["about"].items()),
         ],
-        "curve_text": words.CURVE,
+        "curve_text": _CURVE,
         "tables": words.tables(facts),
         "row_names": names,
         "item_columns": len(facts.rows.items),
         "sealed": list(zip(("Certificate", "SHA-256 of its content (self_sha256)"), sealed, strict=False)),
-        "verifying": words.VERIFYING,
+        "verifying": _VERIFYING,
         "charts": {chart.name: chart for chart in report_charts(facts)},
     }
     if format == "html":
@@ -142,22 +155,22 @@ def _environment(**options: Any) -> Environment:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """A text of the summary as what is large and what explains it."""
+    """A text of the summary as a large headline and its explanation."""
     large, _, more = (text[:1].upper() + text[1:]).partition("; ")
     return large, more[:1].upper() + more[1:]
 
 
 def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
-    """Rows of text whose long names go on in lines of their own."""
-    found = []
+    """Rows whose long names continue in further lines."""
+    wrapped = []
     for row in rows:
         names = [textwrap.wrap(printable(name), _CELL // items) or [""] for name in row[:items]]
         for place, line in enumerate(zip_longest(*names, fillvalue="")):
-            found.append([*line, *(row[items:] if place == 0 else [""] * (len(row) - items))])
-    return found
+            wrapped.append([*line, *(row[items:] if place == 0 else [""] * (len(row) - items))])
+    return wrapped
 
 
-# --- text and Markdown: the same template, with functions of their own
+# --- text and Markdown share a template that calls these functions
 
 
 _TEXT_PARTS: Final[dict[str, Callable[..., str]]] = {
@@ -183,14 +196,13 @@ def _escape_markdown(value: Any) -> Markup:
 
 
 def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 2) -> Markup:
-    """The first `texts` columns are words, the others numbers, to the right."""
+    """The first `texts` columns are texts, the others numbers, which are aligned right."""
     rule = ["---" if place < texts else "---:" for place in range(len(head))]
     lines: list[list[str]] = [[_escape_markdown(cell) for cell in row] for row in (head, *rows)]
     return Markup("\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])))
 
 
 def _markdown_parts(charts: Mapping[str, Chart], figures: Mapping[str, str]) -> dict[str, Callable[..., Markup]]:
-    """Every text is escaped, here or by the template."""
     escaped = _escape_markdown
 
     def picture(name: str) -> Markup:
@@ -225,7 +237,7 @@ def _markdown_parts(charts: Mapping[str, Chart], figures: Mapping[str, str]) -> 
 
 def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
     environment = _environment(autoescape=True)
-    environment.filters |= {"visible": make_visible, "breakable": _breakable, "base64": _base64}
+    environment.filters |= {"breakable": _breakable, "base64": _base64}
     data, shown = page_data(facts.rows)
     certificate = facts.origin.certificate
     return environment.get_template("report.html").render(
@@ -240,7 +252,7 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
         kinds=[column.kind for column in facts.rows.columns],
         sorted_by=facts.rows.main[0].name,
         certificate=certificate,
-        # What is downloaded is as it was written; what is shown has nothing in it that cannot be seen.
+        # The download is the certificate as written; the text on the page has no invisible characters.
         certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),
         certificate_name=printable(f"{facts.document.get('output', {}).get('name', 'release')}.certificate.json"),
     )
@@ -251,7 +263,7 @@ def _read(name: str) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """A name of a column that may go on in the next line after a _."""
+    """A column name that may wrap after a _."""
     return escape(name).replace("_", Markup("_<wbr>"))
 
 
@@ -260,12 +272,12 @@ def _base64(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """By which the page allows its own style and script, and no other."""
+    """For the content security policy, which allows only the page's own style and script."""
     return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
 def page_data(rows: Rows) -> tuple[str, int]:
-    """The rows for the script of the page as JSON, and how many of them fit."""
+    """The rows for the page's script as JSON, and how many of them fit."""
     shown = rows.total
     while True:
         text = _page_json(rows, shown)
@@ -280,22 +292,17 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 
 def _page_json(rows: Rows, shown: int) -> str:
-    """JSON that cannot end its script: it has no `<`, and nothing that cannot be seen."""
+    """JSON without `<`, so that it cannot end its script."""
     columns: list[dict[str, Any]] = []
     names = [column.name for column in rows.columns]
     for column in rows.columns:
-        entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
         if column.kind == "text":
-            columns.append({**entry, "number": column.by_number, "values": column.values[:shown]})
-            continue
-        entry["digits"] = column.digits
-        if column.half is not None:
-            columns.append({**entry, "of": names.index(rows.count, len(rows.items)), "half": column.half})
-            continue
-        columns.append({**entry, "values": _finite(column.values[:shown])})
-        if column.kind == "interval":
-            columns[-1]["upper"] = _finite(column.upper[:shown])
+            values: dict[str, Any] = {"number": column.by_number, "values": column.values[:shown]}
+        elif column.half is not None:
+            values = {"of": names.index(rows.count, len(rows.items)), "half": column.half}
+        else:
+            values = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
+        columns.append({"name": column.name, "kind": column.kind, "digits": column.digits, **values})
     order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
-    found = {"rows": shown, "sorted": order, "unseen": UNSEEN, "quoted": QUOTED, "columns": columns}
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return re.sub(f"[{UNSEEN_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)
+    data = {"rows": shown, "sorted": order, "columns": columns}
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

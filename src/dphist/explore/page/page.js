@@ -1,4 +1,4 @@
-// Fields in, answers out. All numbers, sentences and pictures come from the server, those on the screen from one answer.
+// Sends the fields to the server and shows its answers. All numbers on the screen belong to one answer.
 "use strict";
 
 const DELAY = 30; // milliseconds without a change before an answer is requested
@@ -8,13 +8,13 @@ const byId = (id) => document.getElementById(id);
 const form = byId("request"), results = byId("results"), more = byId("more");
 const sliders = [...document.querySelectorAll("input[type=range]")];
 let csv = "";
-let newest = new AbortController(); // of the newest question: answers to older ones are dropped
+let newest = new AbortController(); // of the newest request: answers to older ones are dropped
 
 // ---- requests -----------------------------------------------------------------------------------------------
 
 const wait = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 
-// The answer; null if the values have changed since or were refused.
+// The answer; null if it is out of date or an error, which is shown.
 async function ask(kind, signal) {
   let found;
   try {
@@ -52,7 +52,7 @@ async function update(delay = DELAY) {
   if (more.open) await updateMore();
 }
 
-// The slower answers, of the same values, are shown together.
+// The slower answers are shown together.
 async function updateMore() {
   const { signal } = newest, found = {};
   for (const kind of ["limit", "trial", "table"]) {
@@ -65,7 +65,7 @@ async function updateMore() {
 
 // ---- what is shown ------------------------------------------------------------------------------------------
 
-// Until a new answer is shown as a whole, the old one is pale.
+// An answer that is out of date is pale.
 function markStale(part, stale) {
   part.classList.toggle("stale", stale);
   part.setAttribute("aria-busy", String(stale));
@@ -125,7 +125,7 @@ function fillRows(body, rows, cell = "td") {
   }));
 }
 
-// The parser makes an inert document: nothing in it runs or loads.
+// A parsed document is inert: nothing in it runs or loads.
 function draw(name, svg) {
   byId(name).replaceChildren(...new DOMParser().parseFromString(svg, "text/html").body.children);
 }
@@ -187,7 +187,7 @@ function toSlider(slider) {
   slider.setAttribute("aria-valuetext", field.value || field.placeholder);
 }
 
-// Sliders and words follow the fields, but for the slider that is being moved.
+// Sliders and choices follow the fields, except the slider that is being moved.
 function followFields(moved) {
   sliders.forEach((slider) => { if (slider !== moved) toSlider(slider); });
   document.getElementsByName("privacy").forEach((choice) => { choice.checked = choice.value === byId("epsilon").value; });
@@ -202,7 +202,7 @@ function changed({ target }) {
   update(target.type === "text" ? TYPING : DELAY);
 }
 
-// Values that differ from the start are in the address, after #, which is not sent to the server.
+// Changed values are kept in the address after #, which browsers do not send to the server.
 const values = () => [...new FormData(form)].filter(([name]) => name !== "privacy");
 const START = Object.fromEntries(values());
 
@@ -237,7 +237,7 @@ function forgetFile() {
 
 async function copy(name) {
   if (results.classList.contains("stale")) {
-    byId("copied").textContent = "Not copied: the answer for the new values is not there yet.";
+    byId("copied").textContent = "Not copied: the answer for the new values is still being computed.";
     return;
   }
   try {

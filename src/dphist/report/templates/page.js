@@ -9,28 +9,21 @@
   const search = document.getElementById("search"), found = document.getElementById("found");
   const pager = document.getElementById("pager"), [first, previous, next, last] = pager.querySelectorAll("button");
   const columns = data.columns, total = data.rows;
-  const numbers = columns.map((c) => new Intl.NumberFormat("en", {
-    minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
+  const numbers = columns.map(({ digits }) =>
+    new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   const value = (c, row) => columns[c].of === undefined
     ? columns[c].values[row] : columns[columns[c].of].values[row] - columns[c].half;
   const upper = (c, row) => columns[c].of === undefined
     ? columns[c].upper[row] : columns[columns[c].of].values[row] + columns[c].half;
-  // Characters that cannot be seen are spelled out, except those that belong to an emoji (the first group).
-  const UNSEEN = new RegExp(data.unseen, "gu"), QUOTED = new RegExp(data.quoted, "u");
-  const spelled = (text) => text.replace(UNSEEN, (c, joiner) => {
-    const code = c.codePointAt(0), hex = code.toString(16);
-    return joiner ? c : code < 256 ? "\\x" + hex.padStart(2, "0") : code < 65536 ? "\\u" + hex.padStart(4, "0") : "\\U" + hex.padStart(8, "0");
-  });
-  // No two items look the same because one is empty or begins or ends with a space.
-  const shown = (item) => item === null ? "(missing)" : item === "" ? "(empty)" : QUOTED.test(item) ? `"${spelled(item)}"` : spelled(item);
+  const shown = (item) => (item ?? "(missing)") || "(empty)";
   const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
-  let matching = order, sorted = data.sorted, down = true, asked = 0, start = 0;
+  let matching = order, sorted = data.sorted, down = true, start = 0;
 
   const cell = (row, c) => {
     const td = document.createElement("td"), v = value(c, row), kind = columns[c].kind;
     td.className = kind;
-    td.dataset.label = spelled(columns[c].name);
+    td.dataset.label = columns[c].name;
     td.setAttribute("role", "cell");
     if (kind === "text") {
       if (v === null || v === "") td.classList.add("missing");
@@ -79,7 +72,7 @@
     wereOpen ??= folded.map((part) => part.open);
     folded.forEach((part) => { part.open = true; });
     const searched = matching.length < total ? `Only rows with "${search.value.trim()}" in them. ` : "";
-    printed.textContent = searched + (more ? `And ${words(more)} more rows, which are in the release.` : "");
+    printed.textContent = searched + (more ? `And ${words(more)} more in the release.` : "");
   };
   const backToScreen = () => {
     wereOpen?.forEach((open, place) => { folded[place].open = open; });
@@ -90,49 +83,26 @@
     found.textContent = matching.length === total ? `${words(total)} rows` : `${words(matching.length)} of ${words(total)} rows`;
   };
   const texts = columns.map((c, i) => (c.kind === "text" ? i : -1)).filter((i) => i >= 0);
-  // In pieces, so that the page responds while many rows are searched.
   const find = () => {
-    const wanted = search.value.trim().toLowerCase(), mine = ++asked, kept = [];
-    let place = 0;
-    const step = () => {
-      if (mine !== asked) return;
-      const until = Math.min(total, place + 20000);
-      for (; place < until; place++) {
-        const row = order[place];
-        if (!wanted || texts.some((c) => (columns[c].values[row] || shown(columns[c].values[row])).toLowerCase().includes(wanted))) kept.push(row);
-      }
-      if (place < total) return void setTimeout(step);
-      matching = kept;
-      start = 0;
-      showNumber();
-      draw();
-    };
-    step();
+    const wanted = search.value.trim().toLowerCase();
+    const matches = (row) => texts.some((c) => shown(columns[c].values[row]).toLowerCase().includes(wanted));
+    matching = wanted ? order.filter(matches) : order;
+    start = 0;
+    showNumber();
+    draw();
   };
-  // Texts sort by letters without accents, and numbers within them by size. Keys are computed once per text, because a
-  // hundred thousand rows would take too long otherwise.
-  const ranked = (of) => {
-    if (of.ranks) return of.ranks;
-    const keys = of.values.map((t) => t === null ? "\uffff" : t.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
-      .replace(/\d+/g, (digits) => digits.padStart(15, "0")));
-    of.ranks = new Uint32Array(total);
-    Uint32Array.from(keys.keys()).sort((a, b) => keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b)
-      .forEach((row, rank) => { of.ranks[row] = rank; });
-    return of.ranks;
-  };
-  const compare = (c) => {
-    const of = columns[c], sign = down ? -1 : 1;
-    if (of.kind === "text" && !of.number) {
-      const ranks = ranked(of);
-      return (a, b) => sign * (ranks[a] - ranks[b]) || a - b;
-    }
-    const number = of.kind === "text" ? (row) => (of.values[row] === null ? Infinity : Number(of.values[row])) : (row) => value(c, row) ?? -Infinity;
-    return (a, b) => { const x = number(a), y = number(b); return (x < y ? -sign : x > y ? sign : 0) || a - b; };
+  // Accents and case do not matter, and numbers within texts sort by size.
+  const textKey = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/\d+/g, (n) => n.padStart(15, "0"));
+  const sortKey = (c, row) => {
+    const v = value(c, row);
+    if (columns[c].kind !== "text") return v ?? -Infinity;
+    return columns[c].number ? Number(v ?? Infinity) : textKey(v ?? "\uffff");
   };
   const sort = (c) => {
     down = c === sorted ? !down : columns[c].kind !== "text";
     sorted = c;
-    order = order.slice().sort(compare(c));
+    const sign = down ? -1 : 1, keys = Array.from({ length: total }, (_, row) => sortKey(c, row));
+    order = order.slice().sort((a, b) => keys[a] < keys[b] ? -sign : keys[a] > keys[b] ? sign : a - b);
     heads.forEach((head, i) => i === c ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
     find();
   };
