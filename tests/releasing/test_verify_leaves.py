@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.outputs.formats import SEAL
+from dphist.outputs.certificate_text import SEAL
 from dphist.outputs.readback import read_release
 from dphist.releasing.verify import verify_document
 from release_data import events, resealed

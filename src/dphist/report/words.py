@@ -362,7 +362,10 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
-    level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request)["conditions"]
+    level, codes = (
+        facts.summary.verdict.level,
+        guarantee_facts(facts.plan, facts.request, facts.budget)["conditions"],
+    )
     uncovered = [
         "Other releases of the same data: what they reveal about a person adds up.",
         *caveats(facts.plan, facts.request, ("groups",)),
