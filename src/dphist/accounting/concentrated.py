@@ -9,8 +9,7 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.spread import at_level
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise, at_level
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dphist.privacy.numerics import (
     probability_some_passes,
     round_up,
 )
-from dphist.privacy.spread import WeightedFamily, at_level
+from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     LEAST_VARIANCE,
     Budget,
@@ -39,6 +39,7 @@ from dphist.privacy.types import (
     Objective,
     OffsetRule,
     SumNoise,
+    at_level,
     gamma_from,
 )
 

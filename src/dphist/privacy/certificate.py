@@ -31,7 +31,7 @@ from dphist.privacy.exact import (
 )
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.spread import WeightedFamily, at_level
+from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     AnyNoise,
     Certificate,
@@ -41,6 +41,7 @@ from dphist.privacy.types import (
     NeighbourCase,
     Noise,
     PublicNoise,
+    at_level,
 )
 
 # Largest relative excess of the certificate over the fast value where mixed neighbours are the worst.

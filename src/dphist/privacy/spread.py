@@ -15,27 +15,15 @@ from functools import cache
 
 from flint import arb
 
-from dphist.errors import InvalidParameter
 from dphist.privacy import balls
 from dphist.privacy.balls import hockey_stick_normal, rational, tail, theta_excess
 from dphist.privacy.lattice import change_of_one
-from dphist.privacy.types import Contract, LatticeNoise, Level, NeighbourCase, PublicNoise
+from dphist.privacy.types import Contract, LatticeNoise, Level, NeighbourCase, PublicNoise, at_level
 
 # A sum over the integers differs from its integral by at most this over the variance: 4 phi(1)/8, rounded up.
 _ROUGHEST = arb("0.121")
 # Mixed neighbours are bounded to within this of the worst, relatively.
 _CLOSE = 1e-4
-
-
-def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[LatticeNoise, Contract]:
-    """The noise and contract for users of one level: the weight is the unit of counts and sums."""
-    reaches = [Fraction(sum_noise.reach * level.weight, noise.lattice) for sum_noise in noise.sums]
-    if any(reach.denominator > 1 for reach in reaches):
-        raise InvalidParameter("with spread, the reach of a sum must be a whole number of steps for every weight")
-    sums = tuple(replace(old, reach=int(reach)) for old, reach in zip(noise.sums, reaches, strict=True))
-    limit = 1 if isinstance(noise, PublicNoise) else noise.limit + noise.lattice - level.weight
-    scaled = replace(noise, lattice=level.weight, limit=limit, sums=sums)
-    return scaled, Contract(contract.max_nonzero, level.items)
 
 
 def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -403,6 +403,17 @@ class Contract:
 
 FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
+
+
+def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[LatticeNoise, Contract]:
+    """The noise and contract for users of one level: the weight is the unit of counts and sums."""
+    reaches = [Fraction(sum_noise.reach * level.weight, noise.lattice) for sum_noise in noise.sums]
+    if any(reach.denominator > 1 for reach in reaches):
+        raise InvalidParameter("with spread, the reach of a sum must be a whole number of steps for every weight")
+    sums = tuple(replace(old, reach=int(reach)) for old, reach in zip(noise.sums, reaches, strict=True))
+    limit = 1 if isinstance(noise, PublicNoise) else noise.limit + noise.lattice - level.weight
+    scaled = replace(noise, lattice=level.weight, limit=limit, sums=sums)
+    return scaled, Contract(contract.max_nonzero, level.items)
 
 
 @dataclass(frozen=True)
