@@ -173,9 +173,9 @@ def test_fault_is_detected_through_the_protocol(fault: str) -> None:
 @pytest.mark.parametrize(
     ("epsilon", "delta", "k", "m"),
     [
-        (1.0, 0.05, 10, 10), (0.5, 0.02, None, 3),
+        (1.0, 0.05, 10, 10),
         *(pytest.param(*more, marks=pytest.mark.slow) for more in (
-            (1.0, 0.02, 5, 5), (2.0, 0.01, 10, 10), (1.0, 0.05, 20, 5),
+            (0.5, 0.02, None, 3), (1.0, 0.02, 5, 5), (2.0, 0.01, 10, 10), (1.0, 0.05, 20, 5),
         )),
     ],
 )  # fmt: skip
@@ -213,7 +213,7 @@ def test_the_lightest_users_of_a_plan_with_spread_are_attacked() -> None:
     limit = cap_noise.limit * noise.lattice // cap_noise.lattice
     assert limit < 0.9 * noise.limit
     wrong = PlannedMechanism(replace(made, noise=replace(noise, limit=limit)))
-    result = audit(wrong, tap=SeededTap(13), runs=400_000)
+    result = audit(wrong, tap=SeededTap(13), runs=200_000)
     assert result.contradicts
     assert result.case == "48 new counts, with the weight 0.25"
 

@@ -119,6 +119,7 @@ def test_the_choice_of_a_limit_is_not_read_back_from_a_forged_file(folder: Path)
     assert dphist.release(**chosen).document()["choice"] == choice
 
 
+@pytest.mark.slow
 def test_a_release_into_the_database_that_it_reads(folder: Path) -> None:
     with duckdb.connect("log.duckdb") as connection:
         connection.execute("CREATE TABLE log AS FROM 'events.parquet'")

@@ -481,9 +481,9 @@ def _sums_problems(plan: Plan, request: dict[str, Any], table: Any, correction: 
                 expected[f"{aggregate.name}_estimate"] = estimates
             problems += _column_problems(table, expected, 1e-6 * noise.sigma)
         else:
-            low, high = float(aggregate.low), float(aggregate.high)
-            slack = _LAST_DIGITS * (high - low)
+            slack = _LAST_DIGITS * float(aggregate.high - aggregate.low)
+            low, high = float(aggregate.low) - slack, float(aggregate.high) + slack
             means = [values for name, values in columns.items() if not name.endswith("_error")]
-            if any(((values < low - slack) | (values > high + slack)).any() for values in means):
+            if any(((values < low) | (values > high)).any() for values in means):
                 problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
     return problems
