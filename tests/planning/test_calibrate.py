@@ -53,7 +53,10 @@ NUMBERS = [
 
 @pytest.mark.parametrize(
     ("epsilon", "k", "analysis", "gamma", "noise", "tau"),
-    [pytest.param(*row, marks=() if row[0] == 0.35 else pytest.mark.slow) for row in NUMBERS],
+    [
+        pytest.param(*row, marks=() if row[0] == 0.35 and (row[1] == 10 or row[3] == "sqrt") else pytest.mark.slow)
+        for row in NUMBERS
+    ],
 )
 def test_numbers_to_reach(epsilon: float, k: int, analysis: str, gamma: None, noise: float, tau: float) -> None:
     result = plan(epsilon=epsilon, delta=1e-5, max_nonzero=k, analysis=analysis, gamma=gamma)
@@ -180,10 +183,8 @@ def test_profile_and_its_inverse() -> None:
     deltas = [delta for _, delta in curve]
     assert deltas == sorted(deltas, reverse=True)
     assert delta_at(best, 0.35) <= 1e-5
-    for delta in (1e-4, 0.02):
-        epsilon = epsilon_at(best, delta)
-        assert delta_at(best, epsilon) <= delta
-        assert delta_at(best, epsilon * (1.0 - 1e-5)) > delta
+    epsilon = epsilon_at(best, 1e-3)
+    assert delta_at(best, epsilon) <= 1e-3 < delta_at(best, epsilon * (1.0 - 1e-5))
     assert epsilon_at(best, 0.5) == 0.0
     with pytest.raises(NotPrivate, match="no epsilon reaches delta = 1e-07: delta stays at"):
         epsilon_at(best, 1e-7)

@@ -138,7 +138,7 @@ def test_a_limit_chosen_privately_is_predicted(log: Any, found: dphist.Simulatio
 
 def test_a_whole_release_is_as_predicted(log: Any, found: dphist.Simulation) -> None:
     by_name = {one.name: one for one in found.candidates}
-    for seed, name in enumerate(("max_items_per_user=10", "top=100", "max_items_per_user=1"), 5):
+    for seed, name in enumerate(("max_items_per_user=10", "top=100"), 5):
         one = by_name[name]
         release = dphist.release(log.table, **COLUMNS, seed=seed, epsilon=1, delta=1e-6, **one.options)
         assert release.plan == one.plan

@@ -74,19 +74,19 @@ def test_users_with_the_same_number_of_items() -> None:
 
 
 def test_trials_are_as_simulate_predicts() -> None:
-    """The same population and expectation; the mean of 60 trials is within 4.5 standard errors."""
+    """The same population and expectation; the mean of 40 trials is within 4.5 standard errors."""
     predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, caps=[2], tops=[20], auto=False)
     population = Zipf(1.1, 1000, 5000, 4.0).population()
     for one in predicted.candidates:
         cap = one.value if one.kind == "cap" else None
-        trials = [trial(one.plan, population, seed, cap=cap) for seed in range(60)]
+        trials = [trial(one.plan, population, seed, cap=cap) for seed in range(40)]
         assert (trials[0]["items"], trials[0]["users_items"]) == (
             predicted.population.items, predicted.population.pairs,
         )  # fmt: skip
         assert trials[0]["expected"] == one.items
         assert trials[0]["notice"] == NOTICE
         found = float(np.mean([each["released"] for each in trials]))
-        assert found == pytest.approx(one.items, abs=4.5 * one.items_deviation / math.sqrt(60))
+        assert found == pytest.approx(one.items, abs=4.5 * one.items_deviation / math.sqrt(40))
         error = float(np.mean([each["mean_absolute_error"] for each in trials]))
         assert error == pytest.approx(one.mean_error, rel=0.05)
     # A top-k step ignores a limit.
