@@ -167,8 +167,7 @@ NOT_OF_ONE_ROW = [
 ]  # fmt: skip
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("expression", NOT_OF_ONE_ROW)
+@by_engine("expression", NOT_OF_ONE_ROW, NOT_OF_ONE_ROW[::3], NOT_OF_ONE_ROW)
 def test_expressions_that_use_more_than_a_row_are_refused(engine: Factory, expression: str) -> None:
     wanted = computed(rows(), "q=lower(query)")
     refusal(engine, replace(wanted, events=replace(wanted.events, items=(Column("q", expression),))))

@@ -172,17 +172,16 @@ def test_missing_columns(engine: Factory, tmp_path: Path) -> None:
     assert "2 columns with the name 'item'" in sentence_of(engine, task(twice))
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "n = ", "n = 1; DROP TABLE x", "1 = 1) --", "1)) UNION SELECT ((1", "1 = 1)) LIMIT ((1", "x = 1", "(", "",
-        ";",
-        "n IN (SELECT 1)", "EXISTS (FROM read_csv('/etc/passwd'))", "row_number() OVER () = 1", "sum(n) > 1",
-        "random() < 0.5", "COLUMNS(*) = 1", "n = ?", "n = $1", "nofunction(n)", "'x", "/*", "1 = 1)) GROUP BY ((1",
-        "n = 1) AS y, (SELECT 1", "list_sum([1]) > n.field", "1 = 1)) QUALIFY ((TRUE",
-    ],
-)  # fmt: skip
+INVALID_CONDITIONS = [
+    "n = ", "n = 1; DROP TABLE x", "1 = 1) --", "1)) UNION SELECT ((1", "1 = 1)) LIMIT ((1", "x = 1", "(", "",
+    ";",
+    "n IN (SELECT 1)", "EXISTS (FROM read_csv('/etc/passwd'))", "row_number() OVER () = 1", "sum(n) > 1",
+    "random() < 0.5", "COLUMNS(*) = 1", "n = ?", "n = $1", "nofunction(n)", "'x", "/*", "1 = 1)) GROUP BY ((1",
+    "n = 1) AS y, (SELECT 1", "list_sum([1]) > n.field", "1 = 1)) QUALIFY ((TRUE",
+]  # fmt: skip
+
+
+@by_engine("condition", INVALID_CONDITIONS, INVALID_CONDITIONS[::3], INVALID_CONDITIONS)
 def test_invalid_conditions(engine: Factory, condition: str) -> None:
     assert "condition" in sentence_of(engine, task(table(), where=condition))
 

@@ -61,12 +61,12 @@ CASES = [
     if k % 4 == m or kind in ("parquet", "jsonl", "reader")
 ]
 SPARK_CASES = [
-    "parquet cap", "csv.gz rank", "jsonl where", "reader cap", "pandas where", "json plain", "arrow rank",
+    "csv.gz rank", "jsonl where", "pandas where", "json plain", "arrow rank",
     "duckdb cap", "sqlite where",
 ]  # fmt: skip
 CLUSTER_CASES = [
-    "parquet plain", "parquet rank", "parquet where", "csv where", "csv cap", "csv rank", "tsv plain",
-    "csv.zst cap", "jsonl.gz where", "jsonl.gz rank", "sqlite plain", "pandas cap", "lazy plain",
+    "parquet plain", "parquet cap", "reader cap", "parquet rank", "parquet where", "csv where", "csv cap",
+    "csv rank", "tsv plain", "csv.zst cap", "jsonl.gz where", "jsonl.gz rank", "sqlite plain", "pandas cap", "lazy plain",
 ]  # fmt: skip
 
 

