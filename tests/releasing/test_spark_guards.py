@@ -238,7 +238,7 @@ def test_a_subfolder_is_no_part_of_a_release(frame: DataFrame, tmp_path: Path) -
 
 
 def test_columns_that_a_folder_cannot_hold(frame: DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot both be in"):
+    with pytest.raises(OutputError, match="cannot have two columns"):
         dphist.release(frame, **{**ASKED, "item": ("item", "Item=n")}, output=f"{tmp_path}/out/")
 
 
