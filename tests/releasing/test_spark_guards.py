@@ -233,7 +233,7 @@ def test_folder_names_are_not_patterns(frame: DataFrame, tmp_path: Path) -> None
 
 
 def test_columns_that_a_folder_cannot_hold(frame: DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot both be in"):
+    with pytest.raises(OutputError, match="cannot have two columns"):
         dphist.release(frame, **{**ASKED, "item": ("item", "Item=n")}, output=f"{tmp_path}/out/")
 
 
