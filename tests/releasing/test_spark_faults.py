@@ -219,16 +219,18 @@ def slowly(folder: Path) -> Callable[[DataFrame], DataFrame]:
     return without_traces
 
 
+@pytest.mark.parametrize("stages", [["noise"], pytest.param(["noise", "output"], marks=pytest.mark.slow)])
 def test_executors_killed_during_noise_and_output(
-    cluster: Cluster, spark: SparkSession, undisturbed: Rows, tmp_path: Path
+    stages: list[str], cluster: Cluster, spark: SparkSession, undisturbed: Rows, tmp_path: Path
 ) -> None:
     """Counts and rows of a dead executor are lost too, so its items are counted and get noise again."""
-    noise, output, target = tmp_path / "noise", tmp_path / "output", tmp_path / "out"
+    noise, target = tmp_path / "noise", tmp_path / "out"
+    write = slowly(tmp_path / "output") if "output" in stages else on_spark.without_traces
     with (
         mock.patch.object(on_spark, "on_executors", watched(noise)),
-        mock.patch.object(on_spark, "without_traces", slowly(output)),
+        mock.patch.object(on_spark, "without_traces", write),
         mock.patch.object(on_spark, "ROWS_A_PART", a_part(undisturbed)),
-        killing(cluster, spark, "executor", noise, output),
+        killing(cluster, spark, "executor", *(tmp_path / stage for stage in stages)),
     ):
         assert released(asked(spark), **CAP, output=f"{target}/") == undisturbed
     assert {item for item, _ in undisturbed} <= drawn(noise).keys()

@@ -221,6 +221,7 @@ def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
     assert dphist.verify(tmp_path / "out").problems == ()
 
 
+@pytest.mark.slow
 def test_folder_names_are_not_patterns(frame: DataFrame, tmp_path: Path) -> None:
     name = "g*b[1]p{a,b} q? ü"
     for other in ("gxb1pa qx ü", "gb1pb qy ü", "g"):
@@ -304,6 +305,7 @@ def test_rows_and_files_do_not_depend_on_how_they_were_counted(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.slow
 def test_times_in_structures_keep_their_digits(spark: SparkSession) -> None:
     rows = [(user, f"2026-01-02 03:04:05.00000{user % 2}") for user in range(400)]
     frame = spark.createDataFrame(rows, "user int, text string").selectExpr(

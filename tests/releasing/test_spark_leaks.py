@@ -224,6 +224,12 @@ def test_the_key_is_not_written_anywhere(spark: SparkSession, folder: Path, data
     text = plans_of(found.to_spark())
     assert "planted" not in text
     assert "Scan ExistingRDD" in text
+    shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].session.cut)
+    assert "seen often" in shown
+    assert "planted" not in shown
+    assert noise[0].keys[0].hex() not in shown
+    secret = "|".join(map(str, hidden_by(released_numbers(found.to_arrow())))) or "planted"
+    assert not re.search(rf"(?<![\d.])({secret})(?!\.?\d)", shown)
     # Power: the logs are written and searched.
     assert (logs / "java.log").stat().st_size > 10_000
     assert b"Command to send" in (logs / "python.log").read_bytes()
@@ -265,17 +271,6 @@ def test_the_error_of_a_task_reveals_nothing(output: str | None, spark: SparkSes
     assert "planted" not in "".join(traceback.format_exception(caught.value))
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert not list(tmp_path.iterdir())
-
-
-def test_a_printed_release_shows_no_secret(spark: SparkSession, data: Path) -> None:
-    with overheard() as (noise, _):
-        found = dphist.release(spark.read.parquet(f"file://{data}"), **ASKED, top=2)
-    shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].session.cut)
-    assert "seen often" in shown
-    assert "planted" not in shown
-    assert noise[0].keys[0].hex() not in shown
-    secret = "|".join(map(str, hidden_by(released_numbers(found.to_arrow())))) or "planted"
-    assert not re.search(rf"(?<![\d.])({secret})(?!\.?\d)", shown)
 
 
 def test_a_histogram_shows_no_count() -> None:

@@ -243,7 +243,7 @@ def noisy_sizes(choice: CapChoice, sizes: Sequence[int], tap: Tap) -> tuple[int,
 
 
 def rehearse(plan: Plan) -> None:
-    """Draw noise for a made-up count: noise that cannot be drawn must be an error before events are read."""
+    """Draw noise for a synthetic count: noise that cannot be drawn must be an error before events are read."""
     one, first = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     session, sums = begin(plan, SeededTap(0)), [one] * len(plan.sums)
     session.release(one, sums)
