@@ -66,7 +66,8 @@ SPARK_CASES = [
 ]  # fmt: skip
 CLUSTER_CASES = [
     "parquet plain", "parquet cap", "reader cap", "parquet rank", "parquet where", "csv where", "csv cap",
-    "csv rank", "tsv plain", "csv.zst cap", "jsonl.gz where", "jsonl.gz rank", "sqlite plain", "pandas cap", "lazy plain",
+    "csv rank", "tsv plain", "csv.zst cap", "jsonl.gz where", "jsonl.gz rank", "sqlite plain", "pandas cap",
+    "lazy plain",
 ]  # fmt: skip
 
 

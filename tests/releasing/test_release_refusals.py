@@ -12,8 +12,8 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.outputs.overwrite import Kept, kept_files, refuse_overwriting, refuse_own_input
 from dphist.outputs.target import target_of
+from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input
 from dphist.report.facts import gather_facts
 from dphist.report.render import FORMATS, render
 from dphist.report.writing import is_replaceable

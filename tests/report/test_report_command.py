@@ -16,7 +16,7 @@ import pytest
 
 import dphist
 from dphist.errors import OutputError
-from dphist.outputs.overwrite import Kept, refuse_overwriting, same_file
+from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.publishing import write_files
 from dphist.report import facts, writing
 from dphist.report.writing import is_replaceable

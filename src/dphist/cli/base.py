@@ -10,14 +10,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from importlib import import_module
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from dphist.display import printable, text_grid
-from dphist.errors import DphistError, InvalidParameter, replace_names
+from dphist.errors import (
+    AlreadyRunning,
+    DphistError,
+    InvalidParameter,
+    NotVerified,
+    OutputError,
+    OverBudget,
+    replace_names,
+)
 from dphist.objects import without_secrets
 from dphist.releasing.request import PANELS, Help, Option, Watcher, flag, options
 
@@ -388,3 +398,57 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+# The commands of each module. Only the module of the requested command is imported.
+_MODULES: Final = {
+    "planning": ("plan", "certify", "compare", "profile", "audit", "simulate"),
+    "releasing": ("release",),
+    "reporting": ("report", "verify", "explore", "keygen"),
+    "ledgers": ("ledger",),
+    "sketching": ("sketch",),
+}
+
+
+def commands(name: str = "") -> App:
+    """The app with the command of this name, or with all commands if there is none."""
+    requested = [module for module, names in _MODULES.items() if name in names]
+    for module in requested or _MODULES:
+        import_module(f"dphist.cli.{module}")
+    return app
+
+
+@cache
+def _parser(name: str = "") -> Any:
+    return get_command(commands(name))
+
+
+def main() -> None:
+    """Run the command line. An error of dphist is one sentence on standard error and one of these exit codes.
+
+    1: could not be written or verified. 2: bad parameters or unreadable input. 3: over budget. 4: already running.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # Items may have characters that the terminal cannot show.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _parser(*sys.argv[1:2])(prog_name="dphist", standalone_mode=False)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            write_error(f"Error: {usage_sentence(error)}")
+        raise SystemExit(2) from None
+    except DphistError as error:
+        write_error(f"Error: {error_sentence(error)}")
+        if error.example:
+            write_error(f"  {error.example}")
+        codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}
+        raise SystemExit(next((codes[kind] for kind in type(error).mro() if kind in codes), 2)) from None
+    except OSError as error:
+        # A full disk or a closed pipe.
+        booking = getattr(error, "booking", None)
+        write_error(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
+        raise SystemExit(1) from None
+    raise SystemExit(code)

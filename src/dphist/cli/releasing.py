@@ -35,7 +35,7 @@ from dphist.counting.task import Column, Events, Resources
 from dphist.counting.workspace import LOOKS_LIKE_DATA, check_address_space, is_data, short_name
 from dphist.display import fill
 from dphist.errors import DphistError, InvalidParameter
-from dphist.outputs.overwrite import local_paths
+from dphist.outputs.target import local_paths
 from dphist.releasing.request import STREAM, Request, flag, options, read_request, request_from
 
 if TYPE_CHECKING:

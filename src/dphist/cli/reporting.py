@@ -66,7 +66,7 @@ def report(
     not be written. 2: bad parameters.
     """
     _check_exists(name)
-    from dphist.outputs.overwrite import kept_files, refuse_overwriting
+    from dphist.outputs.write import kept_files, refuse_overwriting
     from dphist.report.facts import gather_facts
     from dphist.report.render import format_of, report_data
     from dphist.report.writing import check_place, write_report
@@ -133,8 +133,8 @@ def _check_exists(name: str) -> None:
 
 def check_report(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.overwrite import kept_files, refuse_overwriting
     from dphist.outputs.target import target_of
+    from dphist.outputs.write import kept_files, refuse_overwriting
     from dphist.report.charts import require_plotting
     from dphist.report.render import format_of
     from dphist.report.writing import check_place
@@ -171,7 +171,7 @@ def report_release(name: str, request: Request) -> OutputError | None:
     assert request.output is not None
     path = Path(name)
     try:
-        from dphist.outputs.overwrite import kept_files, refuse_overwriting
+        from dphist.outputs.write import kept_files, refuse_overwriting
         from dphist.publishing import write_files
         from dphist.report.render import format_of, make_report
         from dphist.report.writing import check_place

@@ -109,7 +109,7 @@ def merge(
     Example:
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
-    from dphist.outputs.overwrite import same_file
+    from dphist.outputs.write import same_file
     from dphist.sketch import MisraGries
     from dphist.sketch.counters import check_place, write_secret
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dphist.counting.task import FORMATS
 from dphist.errors import InvalidParameter, OutputError
@@ -198,3 +199,17 @@ def check_columns(target: Target, columns: Sequence[str]) -> None:
             raise OutputError(f"{target.title()} cannot have a column named {name!r}")
         if target.kind == "postgresql" and len(name.encode()) > _POSTGRES_NAME_BYTES:
             raise OutputError(f"the column name {name} is too long for PostgreSQL")
+
+
+def local_paths(value: Any) -> Iterator[str]:
+    """The local paths of an input; a frame or a server has none."""
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from local_paths(part)
+    elif isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if isinstance(path, str) and path and "\0" not in path:
+            # Spark's form: file:/path, file:///path or file://host/path.
+            path = re.sub(r"^file:(//[^/]*)?(?=/)", "", path)
+            if "://" not in path:
+                yield path

@@ -26,9 +26,8 @@ from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Ta
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
-from dphist.outputs.overwrite import local_paths, refuse_own_input
-from dphist.outputs.target import Target, target_of
-from dphist.outputs.write import check_formulas, check_target, write_release
+from dphist.outputs.target import Target, local_paths, target_of
+from dphist.outputs.write import check_formulas, check_target, refuse_own_input, write_release
 from dphist.privacy.types import Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, Request, origins
 

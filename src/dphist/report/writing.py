@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
-from dphist.outputs.overwrite import Kept, refuse_overwriting, same_file
+from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.publishing import write_files
 from dphist.report.charts import PNG_MARK, SVG_MARK, FigureFormat, report_charts, require_plotting
 from dphist.report.facts import Facts
