@@ -125,7 +125,7 @@ def plan(
         )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
-        raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, without a given gamma")
+        raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, with gamma tuned")
     if offset is not None and top is None:
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
@@ -154,7 +154,7 @@ def plan(
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
-            raise InvalidParameter("Laplace noise cannot be used with gamma, continuous noise or another analysis")
+            raise InvalidParameter("Laplace noise is discrete and allows no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
     words: tuple[AnalysisName | Literal["best"], ...] = ("best", *ANALYSES)
