@@ -65,7 +65,7 @@ SPARK_CASES = [
     "duckdb cap", "sqlite where",
 ]  # fmt: skip
 CLUSTER_CASES = [
-    "parquet plain", "parquet cap", "reader cap", "parquet rank", "parquet where", "csv where", "csv cap",
+    "parquet plain", "parquet cap", "parquet rank", "parquet where", "reader cap", "csv where", "csv cap",
     "csv rank", "tsv plain", "csv.zst cap", "jsonl.gz where", "jsonl.gz rank", "sqlite plain", "pandas cap",
     "lazy plain",
 ]  # fmt: skip
