@@ -191,7 +191,7 @@ def test_the_choice_is_explained_by_predicted_losses() -> None:
         assert {offer.excess for offer in choice.offers} == {"drop", "spread"}
         losses = [offer.loss for offer in choice.offers]
         assert losses == sorted(losses)
-        sizes = estimate_sizes(planned.choice, choice.users)
+        sizes = planned.estimate_sizes(choice.users)
         for offer in choice.offers:
             plan = planned.plan(offer.limit, offer.excess)
             assert offer.loss == predicted_loss(plan, sizes, planned.goal)
@@ -211,9 +211,16 @@ def test_the_choice_is_explained_by_predicted_losses() -> None:
 def test_a_public_list_has_estimates_and_no_threshold(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("item\n" + "\n".join(f"item {place}" for place in range(30)))
     facts = facts_of(items=str(tmp_path / "list.csv"), goal="keys", max_items_per_user="auto")
-    assert facts.choice is not None
-    assert all(offer.threshold is None for offer in facts.choice.offers)
+    choice, planned = facts.choice, facts.verified.choice
+    assert choice is not None
+    assert planned is not None
+    assert all(offer.threshold is None for offer in choice.offers)
+    # The losses are those that decided: no user has more than the 30 items of the list.
+    best, sizes = choice.offers[0], estimate_sizes(planned.choice, choice.users, most=30)
+    assert (best.limit, best.excess) == (choice.cap, choice.excess)
+    assert best.loss == predicted_loss(facts.plan, sizes, planned.goal)
+    assert best.loss != predicted_loss(facts.plan, estimate_sizes(planned.choice, choice.users), planned.goal)
     assert facts.rows.total == 30
     notes = " ".join(report_data(facts)["limit_notes"])
     assert "The goal was keys, but all items of a public list are released: the smallest total error" in notes
-    assert levels_of(facts.plan)[0][0] == facts.choice.cap
+    assert levels_of(facts.plan)[0][0] == choice.cap

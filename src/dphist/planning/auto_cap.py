@@ -89,6 +89,10 @@ class ChoicePlan:
                 return plan
         raise InvalidParameter(f"no plan on offer has the limit {limit!r} and excess = {excess!r}")
 
+    def estimate_sizes(self, noisy: Sequence[int]) -> Sizes:
+        """What the noisy sizes show. With a public list, no user has more items than the list."""
+        return estimate_sizes(self.choice, noisy, most=self.plans[0].contract.max_nonzero)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "share": self.share,
@@ -362,7 +366,7 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
     """
     if len(noisy) != planned.choice.buckets:
         raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
-    sizes = estimate_sizes(planned.choice, noisy, most=planned.plans[0].contract.max_nonzero)
+    sizes = planned.estimate_sizes(noisy)
     best = min(planned.plans, key=lambda plan: predicted_loss(plan, sizes, planned.goal))
     return best, sizes.corrections(levels_of(best))
 

@@ -25,7 +25,6 @@ from dphist.planning.auto_cap import (
     Goal,
     check_goal,
     choice_curve,
-    estimate_sizes,
     excess_of,
     predicted_loss,
 )
@@ -375,7 +374,7 @@ def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -
 
 def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
     """The plans with the smallest predicted losses, and at least one each of drop and spread, if on offer."""
-    sizes = estimate_sizes(planned.choice, noisy)
+    sizes = planned.estimate_sizes(noisy)
     offers = [
         Offer(
             plan.contract.items, excess_of(plan), plan.total_noise,
