@@ -33,13 +33,16 @@ class Mechanism(Protocol):
     """What can be audited: a mechanism with its certificate."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        ...
 
     @property
-    def contract(self) -> Contract: ...
+    def contract(self) -> Contract:
+        ...
 
     @property
-    def certificate(self) -> Certificate: ...
+    def certificate(self) -> Certificate:
+        ...
 
     def begin(self, tap: Tap) -> Session:
         """Draw the noise that all batches share. One session serves one histogram, once."""
