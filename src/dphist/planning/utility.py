@@ -397,8 +397,8 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
             "Choose δ well below 1 / number of users."
         )
     sentence = (
-        f"{level}: someone who thinks it as likely as not that a given person is in the data, and now guesses, is "
-        f"right at most {_percent(right_guesses(budget))} of the time"
+        f"{level}: an observer with even odds on whether a given person is in the data guesses right at most "
+        f"{_percent(right_guesses(budget))} of the time"
     )
     return Verdict(level, sentence, tuple(warnings))
 

@@ -215,7 +215,7 @@ def _limit_words(
         return "none: every item of every user counts"
     words = f"{count_items(limit)} per user"
     if most is not None:
-        words += f" in full; of users with more, up to {most:,} items, each with a smaller weight"
+        words += f" in full; users with more count for up to {most:,} items, with smaller weights"
     elif not chosen:
         words += f"; users with more contribute a random {limit:,} of them"
     if not chosen:
@@ -225,7 +225,7 @@ def _limit_words(
     factors = correction.factors_at([largest or 0.0, 0.0])
     few, many = (round(100.0 * (1.0 - 1.0 / float(factor))) for factor in factors)
     share = f"{few}" if few == many else f"{few} to {many}"
-    return f"{words}; chosen privately; lowers counts by about {share} %, which the estimates correct"
+    return f"{words}; chosen privately; lowers counts by about {share} %, corrected in the estimates"
 
 
 def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | None) -> str:

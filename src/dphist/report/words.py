@@ -301,8 +301,8 @@ def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> l
     if limit is not None:
         whose = f"if the person has at most {count_items(limit)}"
     sentences = [
-        "Someone who thinks it as likely as not that a given person is in the data guesses right 50 % of the "
-        f"time; with this release at most {at_most(guess)} of the time, whatever else they know and {whose}.",
+        "An observer with even odds on whether a given person is in the data guesses right 50 % of the time; with "
+        f"this release at most {at_most(guess)} of the time, whatever else they know and {whose}.",
         *beliefs(budget),
     ]
     if DELTAS * budget.delta < 1.0:
