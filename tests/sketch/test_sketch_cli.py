@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import stat
 from pathlib import Path
@@ -219,7 +221,7 @@ REFUSED = [
     (["--ledger", "a.ledger", "--dataset", "lag"], 2, "did you mean 'log'?"),
     (["--ledger", "none", "--dataset", "log"], 2, "there is no ledger none"),
     ([*BOOKED, "--output", "none/out.csv"], 1, "there is no folder none"),
-    ([*BOOKED, "--count-name", "item"], 1, "item"),
+    ([*BOOKED, "--count-name", "item"], 2, "item"),
     ([*BOOKED, "--output", "a.ledger", "--output-format", "csv", "--force"], 2, "it is the ledger"),
 ]
 
@@ -232,7 +234,11 @@ def test_refused_before_booking(booked: Path) -> None:
         assert bookings(booked) == ()
 
 
-def test_booking_from_python(booked: Path) -> None:
+def full_disk(job: Any) -> str:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_booking_from_python(booked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sketch, planned = MisraGries.load("a.sketch"), plan(epsilon=1, delta=1e-7, max_nonzero=20)
     ledger: dict[str, Any] = {"ledger": "a.ledger", "dataset": "log"}
     found = sketch.release(planned, **ledger)
@@ -245,8 +251,9 @@ def test_booking_from_python(booked: Path) -> None:
     assert len(bookings(booked)) == 1
     assert sketch.release(planned).receipt is None
     # A release that cannot be written stays booked, and can be written elsewhere.
-    Path("out.csv").write_text("kept\n")
-    with pytest.raises(OutputError, match="stay booked as entry 4") as failed:
-        sketch.release(planned, output="out.csv", **ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr("dphist.outputs.write._write_files", full_disk)
+        with pytest.raises(OutputError, match="stay booked as entry 4") as failed:
+            sketch.release(planned, output="out.csv", **ledger)
     assert failed.value.release.write("other.csv").written.address == "other.csv"
     assert [booking.written for booking in bookings(booked)] == [None, None]

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.errors import InvalidParameter, NotPrivate
+from dphist.errors import InvalidParameter, NotPrivate, OutputError
+from dphist.ledger import Ledger
 from dphist.privacy.types import LatticeNoise
 from dphist.sketch import MisraGries
 from dphist.sketch.counters import Counters
@@ -112,6 +113,16 @@ def test_a_seed_repeats_and_is_not_private(sketch: MisraGries, tmp_path: Path) -
         sketch.release(plan, count_name="item")
     with pytest.raises(InvalidParameter, match="rounded must be"):
         sketch.release(plan, rounded=1)  # type: ignore[arg-type]
+
+
+def test_nothing_is_booked_for_an_output_that_cannot_be_written(sketch: MisraGries, tmp_path: Path) -> None:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=sketch.k)
+    ledger = Ledger.init(tmp_path / "budget.ledger", "log", epsilon=3, delta=1e-5)
+    (tmp_path / "taken.csv").write_text("mine")
+    for name in ("none/out.csv", "taken.csv"):
+        with pytest.raises(OutputError):
+            sketch.release(plan, output=tmp_path / name, ledger=tmp_path / "budget.ledger", dataset="log")
+    assert ledger.account("log").bookings == ()
 
 
 def test_an_empty_sketch_releases_no_rows_with_the_right_types(tmp_path: Path) -> None:

@@ -169,7 +169,6 @@ def release(
     nothing was written.
     """
     from dphist.outputs.target import target_of
-    from dphist.outputs.write import check_target
     from dphist.planning.planner import plan as make_plan
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
@@ -190,8 +189,6 @@ def release(
         raise InvalidParameter("give --output NAME or --dry-run: a release is written with its certificate")
     target = target_of(output, options.get("output_table"), options.get("output_format"))
     target = replace(target, sign=signer)
-    # What cannot be written is an error before noise is drawn.
-    check_target(target, force=force, columns=[*loaded.kind.names, count_name])
     with stoppable() as placed:
         booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
         result = loaded.release(

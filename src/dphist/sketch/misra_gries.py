@@ -196,7 +196,7 @@ class MisraGries:
         private.
         """
         from dphist.outputs.target import Target, target_of
-        from dphist.outputs.write import write_release
+        from dphist.outputs.write import check_target, write_release
         from dphist.planning.utility import added_columns
         from dphist.releasing.document import certify_again
         from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
@@ -215,6 +215,9 @@ class MisraGries:
         recorded |= {} if count_name == "count" else {"count-name": count_name}
         recorded |= {"round": True} if rounded else {}
         request = SketchRequest(recorded, ledger, dataset)
+        # Before anything is booked or drawn.
+        if target is not None:
+            check_target(target, force=force, columns=[*self._kind.names, count_name])
         check_ledger(request, target)
         with booked_attempt(request, placed) as attempt:
             attempt.book(certified)
