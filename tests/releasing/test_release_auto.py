@@ -73,7 +73,7 @@ def test_a_dry_run_shows_the_plans_and_reads_nothing(tmp_path: Path) -> None:
     words = ["release", "not-there.parquet", *BUDGET, *QUICK, "--cap-share", "0.1", "--dry-run"]
     done = command(tmp_path, *words)
     assert done.code == 0, done.err
-    assert "is chosen privately, with 0.1 of" in done.out
+    assert "is chosen privately, with a share of 0.1 of" in done.out
     assert "No event was read and nothing was released" in done.out
     rows = [line.split() for line in done.out.splitlines() if re.match(r" *[\d,]+ +drop +[\d.]", line)]
     assert [int(row[0].replace(",", "")) for row in rows] == list(DEFAULT_CAPS)

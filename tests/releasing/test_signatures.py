@@ -579,7 +579,7 @@ def test_reports(tmp_path: Path, keys: Path) -> None:
         dphist.make_report(tmp_path / "q.csv", public_key=keys / "other.pub")
     done = command(tmp_path, "report", "q.csv", "--public-key", str(keys / "other.pub"), "--output", "r.html")
     assert (done.code, (tmp_path / "r.html").exists()) == (1, False)
-    with pytest.raises(InvalidParameter, match="was written"):
+    with pytest.raises(InvalidParameter, match="a written release"):
         dphist.make_report(dphist.release_histogram(["tea"], [900], PLAN), public_key=keys / "own.pub")
 
 
