@@ -244,8 +244,8 @@ def test_mistakes_are_reported_before_heavy_imports(folder: Path) -> None:
         ("the user's column \"it's --top\" needs --items", "the user's column \"it's --top\" needs items"),
         ("dir/--force is not a file; a--top-b", "dir/--force is not a file; a--top-b"),
         (
-            "make it with dphist ledger init FILE --dataset log",
-            "make it with dphist ledger init FILE --dataset log",
+            "create it with dphist ledger init FILE --dataset log",
+            "create it with dphist ledger init FILE --dataset log",
         ),
     ],
 )

@@ -245,9 +245,9 @@ def test_lost_and_emptied_pages_are_noticed(tmp_path: Path) -> None:
 
 
 CONTENTS: dict[str, tuple[bytes, str]] = {
-    "text": (b"user,item\n1,tea\n", "is not a ledger: it is not a SQLite file"),
-    "long": (os.urandom(10_000), "is not a ledger: it is not a SQLite file"),
-    "head": (b"SQLite format 3\0", "is not a ledger: it is not a SQLite file"),
+    "text": (b"user,item\n1,tea\n", "cannot be read: it is not a SQLite file"),
+    "long": (os.urandom(10_000), "cannot be read: it is not a SQLite file"),
+    "head": (b"SQLite format 3\0", "cannot be read: it is not a SQLite file"),
 }
 
 
@@ -279,9 +279,9 @@ def test_missing_ledgers_links_and_folders(path: Path, tmp_path: Path) -> None:
     (tmp_path / "broken").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")
     messages = {
-        "missing": "there is no ledger {}: make it with dphist ledger init",
-        "no/folder": "there is no ledger {}: make it with dphist ledger init",
-        "empty": "the ledger {} is empty: make it with dphist ledger init",
+        "missing": "there is no ledger {}: create it with dphist ledger init",
+        "no/folder": "there is no ledger {}: create it with dphist ledger init",
+        "empty": "the ledger {} is empty: create it with dphist ledger init",
         "folder": "the ledger {} cannot be used: it is a folder",
         "link": "the ledger {} cannot be used: it is a link; name the file itself",
         "broken": "the ledger {} cannot be used: it is a link; name the file itself",

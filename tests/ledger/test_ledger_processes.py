@@ -143,4 +143,4 @@ def test_a_killed_init_leaves_a_complete_ledger_or_none(tmp_path: Path) -> None:
             Ledger.init(place / "a.ledger", "more", epsilon=1, delta=1e-6)
             assert "more" in Ledger.open(place / "a.ledger").accounts().datasets
     # Never an empty file.
-    assert states == {": make it with dphist ledger init", ("log",)}
+    assert states == {": create it with dphist ledger init", ("log",)}

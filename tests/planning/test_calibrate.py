@@ -315,7 +315,7 @@ def test_a_given_gamma_is_used(gamma: float) -> None:
 
 @pytest.mark.parametrize("gamma", [0.3, 0.01])
 def test_a_gamma_below_one_is_for_continuous_noise(gamma: float) -> None:
-    with pytest.raises(InvalidParameter, match="gamma of discrete noise is a whole number from 1 on"):
+    with pytest.raises(InvalidParameter, match="gamma must be a whole number of at least 1"):
         make_plan(**TEN, gamma=gamma)
     ideal = make_plan(**TEN, gamma=gamma, noise="continuous")
     assert (ideal.sigma / ideal.sigma_shared) ** 2 == pytest.approx(gamma)

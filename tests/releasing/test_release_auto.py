@@ -66,7 +66,7 @@ def test_a_release_with_a_chosen_limit_verifies(folder: Path) -> None:
     assert choice["correction"]["factors"][0] >= 1.0
     verified = command(folder, "verify", "out.csv")
     assert verified.code == 0
-    assert "choosing the cap and releasing are (1.0, 1e-06)-differentially private together" in verified.out
+    assert "choosing the user limit and releasing the counts are (1.0, 1e-06)-" in verified.out
 
 
 def test_a_dry_run_shows_the_plans_and_reads_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def other_cap(document: dict[str, Any]) -> int:
     return next(cap for cap in (1, 2, 3) if cap != document["choice"]["cap"])
 
 
-NOT_CHOSEN = "the cap was not chosen by the noisy numbers of users in the certificate"
+NOT_CHOSEN = "the user limit does not follow from the noisy numbers of users in the certificate"
 
 
 def test_another_limit_with_its_plan(path: Path) -> None:

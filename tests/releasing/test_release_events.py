@@ -267,7 +267,7 @@ def test_seed_is_marked_and_repeats() -> None:
         ({"max_items_per_user": 2, "mechanism": "magic"}, "mechanism"),
         ({"max_items_per_user": 3, "gamma": 3}, "gamma needs max_nonzero"),
         ({"top": 3, "gamma": 3}, "gamma needs max_nonzero"),
-        ({"max_nonzero": 50, "gamma": 0.5}, "whole number from 1 on"),
+        ({"max_nonzero": 50, "gamma": 0.5}, "whole number of at least 1"),
         ({"max_nonzero": 50, "gamma": "root"}, "gamma must be a number or sqrt, not 'root'"),
         ({"max_nonzero": 50, "gamma": True}, "gamma"),
         ({"max_nonzero": 50, "gamma": 3, "mechanism": "laplace"}, "no gamma"),

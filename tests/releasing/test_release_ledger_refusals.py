@@ -52,7 +52,7 @@ REFUSED: list[Case] = [
     ("events.parquet", [*OUT, "--seed", "1"], 2, "--seed cannot be used with --ledger"),
     ("events.parquet", [*OUT, "--dataset", "lag"], 2, "has no dataset 'lag' (did you mean 'log'?): it has 'log'"),
     ("events.parquet", [*OUT, "--ledger", "none.ledger"], 2, "there is no ledger none.ledger"),
-    ("events.parquet", [*OUT, "--ledger", "there.csv"], 2, "there.csv is not a ledger"),
+    ("events.parquet", [*OUT, "--ledger", "there.csv"], 2, "there.csv cannot be read: it is not a SQLite file"),
     ("events.parquet", [*OUT, "--epsilon", "3.5"], 3, "remaining: one release like this one with epsilon up to 3"),
     ("events.parquet", [*OUT, "--ledger", "none.ledger", "--output", "there.csv", "--force"], 2, "no ledger none"),
 ]

@@ -209,7 +209,7 @@ def test_forged_estimates_are_refused(chosen: Path) -> None:
     assert problem == "the column 'estimate' does not follow from the plan and the column before it"
     # With a factor to match, the noisy numbers contradict it.
     problems = rewrite(chosen, inflate, factor=1.01)
-    assert problems[0] == "the cap was not chosen by the noisy numbers of users in the certificate"
+    assert problems[0] == "the user limit does not follow from the noisy numbers of users in the certificate"
     assert rewrite(chosen, lambda numbers: numbers.update(dict.fromkeys(numbers, 1e308)))
     assert noticed(
         chosen, put("choice.correction.factors", [1e308] * len(document["choice"]["correction"]["factors"]))

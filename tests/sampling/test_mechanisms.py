@@ -52,10 +52,10 @@ def test_zero_counts_stay_hidden_and_the_threshold_is_strict(mechanism: Any) -> 
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([1, -2], "one of them is not"),
+        ([1, -2], "all counts must be between 0 and"),
         ([1.0, float("nan")], "must not be NaN"),
         ([1.0, 2.5], "must be whole numbers"),
-        ([2**60, 1], "one of them is not"),
+        ([2**60, 1], "all counts must be between 0 and"),
         (["many"], "must be numbers"),
         ([[1, 2]], "one-dimensional"),
     ],

@@ -52,7 +52,7 @@ class DuckDBEngine(SessionKeeper):
             session.pairs(task, probe=True)
 
     def columns(self, events: Events) -> list[str] | None:
-        """The column names; None for JSON, where only reading all rows could tell."""
+        """The column names; None for JSON, where finding them would mean reading all rows."""
         with self._session() as session:
             names = session._wait_for(lambda: source_of(session.connection, events, EVENTS, probe=True)).names
             return None if names is None else list(names)
@@ -91,7 +91,7 @@ class DuckDBEngine(SessionKeeper):
             # The reader of a relation streams; that of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
             yield Histogram(reader.schema, at_rank, reader, session, what)
-            # Noise is drawn by now, so a failure to clean up is not an error: the session ends soon.
+            # The noise has been drawn, so a failure to clean up is not an error: the session is about to end.
             with suppress(Exception):
                 reader.close()
                 session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
@@ -170,14 +170,14 @@ class Session:
             self._show(1.0)
 
     def pairs(self, task: Task, probe: bool = False) -> tuple[Pairs, str]:
-        """Open the events and read the public list into a table; also a description of the events for messages.
+        """Open the events and load the public list into a table. Also returns how messages call the events.
 
-        A probe reads neither.
+        With `probe`, no row of either is read.
         """
         check_task(task)
         events, listed = task.events, task.public_items
         summed = [value.column for value in task.values]
-        # Opening an input can take long too: a server may be slow, and there may be many files.
+        # Opening can take long as well: a server may be slow, and there may be many files.
         rows, opened, what = self._wait_for(
             lambda: open_rows(self.connection, events, EVENTS, probe, summed=summed)
         )
@@ -190,7 +190,7 @@ class Session:
         return pairs, what
 
     def make_list(self, listed: Events, query: Callable[[Rows, bool], str], probe: bool = False) -> None:
-        """Make the table of a public list by a query on its rows."""
+        """Create the table of a public list from a query over its rows."""
         rows, opened, what = self._wait_for(
             lambda: open_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )
@@ -219,14 +219,15 @@ def check_task(task: Task) -> None:
     listed = task.public_items
     if listed is not None and len(listed.items) != len(task.events.items):
         raise InputError(
-            f"the public items have {len(listed.items)} columns, and the item has {len(task.events.items)}"
+            "the public list and the item must have the same number of columns: the list has "
+            f"{len(listed.items)}, the item {len(task.events.items)}"
         )
     if task.weights and not are_valid_weights(task):
         raise InvalidParameter("the weights are not valid levels for this task")
 
 
 def are_valid_weights(task: Task) -> bool:
-    """Whether the weights are levels as `Task` defines them, within which no product exceeds 64 bits."""
+    """Whether the weights are levels as `Task` defines them, and no product of them exceeds 64 bits."""
     levels, unit = task.weights, task.weights[0][1]
     return (
         all(type(number) is int and number >= 1 for level in levels for number in level)
@@ -240,9 +241,9 @@ def are_valid_weights(task: Task) -> bool:
 
 
 def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
-    """Raise errors of the bounds, and of inputs that can be read only once."""
+    """Raise an error for invalid bounds, or for an input that can be read only once."""
     if not bounds or bounds[0] < 1 or any(low >= high for low, high in pairwise(bounds)):
-        raise InvalidParameter("the bounds of sizes must be at least 1 and increase")
+        raise InvalidParameter("the bounds of sizes must be 1 or more, in increasing order")
     for events in (task.events, task.public_items):
         what = None if events is None else read_once(events.source)
         if what is not None:
@@ -250,7 +251,7 @@ def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
 
 
 def in_buckets(sizes: Iterable[Sequence[int]], bounds: Sequence[int]) -> list[int]:
-    """Users by the bounds of their number of items, from pairs (items, users); see `Engine.sizes`."""
+    """The number of users in each bucket, from pairs (items, users); see `Engine.sizes`."""
     counts = [0] * (len(bounds) + 1)
     for items, users in sizes:
         counts[bisect_left(bounds, items)] += users
@@ -275,19 +276,19 @@ def source_of(connection: Any, events: Events, label: str, probe: bool) -> Sourc
         tables = ["input", *(Path(files[0]).name.split(".")[:1] if len(files) == 1 else [])]
         return expressions.query_source(connection, rows, events.query, tables)
     if len(files) > 1:
-        raise InputError(f"a database must be a single file, and {len(files)} were given")
+        raise InputError(f"a database must be a single file, but {len(files)} were given")
     return database_source(connection, files[0], kind, events, label, probe)
 
 
 def not_a_database(events: Events, kind: str) -> InputError:
-    option = "table" if events.table is not None else "query"
-    return InputError(f"a {option} is for databases; to choose rows of {kind} use a condition (where)")
+    option = "--table" if events.table is not None else "--query"
+    return InputError(f"{option} is for databases: to select rows of {kind}, use --where")
 
 
 def open_rows(
     connection: Any, events: Events, label: str, probe: bool, with_user: bool = True, summed: Sequence[str] = ()
 ) -> tuple[Rows, Opened, str]:
-    """The rows of the events, and a description of the input for messages. A public list has no user."""
+    """The rows of the events, the opened input, and its name in messages. A public list has no user."""
     source = source_of(connection, events, label, probe)
     if events.where is not None or any(item.name != item.source or "(" in item.source for item in events.items):
         source = expressions.with_expressions(connection, source, events)
@@ -308,7 +309,7 @@ def open_rows(
         with_user,
         tuple((*opened.columns[column], column) for column in numbers),
     )
-    # Raise errors of the types before anything is read.
+    # Report unsupported types before any row is read.
     rows.types()
     for column in rows.numbers:
         sql.number(*column)

@@ -122,7 +122,7 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
-    """The syntax nodes of an expression; an error unless it is a single expression about one row."""
+    """The syntax nodes of an expression; an error unless it is a single expression that uses one row."""
     bad = f"{title_of(kind, expression)} is not {'an' if kind == 'expression' else 'a'} {kind} in SQL"
     if not expression.strip():
         raise InputError(bad)
@@ -135,7 +135,7 @@ def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
     nodes = list(nodes_of(parts))
     if any("class" in node and node["class"] not in _FORMS for node in nodes):
         raise InputError(
-            f"{title_of(kind, expression)} must be about single rows: no subqueries, no * and no COLLATE"
+            f"{title_of(kind, expression)} must use one row at a time: no subqueries, no * and no COLLATE"
         )
     return nodes
 
@@ -185,7 +185,7 @@ def bind(
     if "volatile" in reason:
         reason = "it must always give the same result for the same row"
     elif "WHERE clause cannot contain" in reason:
-        reason = "it must be about single rows: no aggregates and no window functions"
+        reason = "it must use one row at a time: no aggregates and no window functions"
     hint = "" if names is None else f". The columns are {column_list(list(names or types))}"
     if "VARCHAR" in reason and texts:
         hint += (

@@ -500,7 +500,7 @@ def words_of(session: Any, text: str, source: SparkSource, kind: str) -> list[st
     for leaf in (leaves.apply(k) for k in range(leaves.size())):
         form = leaf.getClass().getSimpleName()
         if NOT_OF_ONE_ROW.search(form):
-            raise InputError(f"{title_of(kind, text)} must be about single rows: no subqueries and no *")
+            raise InputError(f"{title_of(kind, text)} must use one row at a time: no subqueries and no *")
         if form in ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable"):
             words.append(str(leaf.nameParts().head()))
     return words

@@ -180,7 +180,7 @@ _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_READONLY_DBMOVED: _REPLACED,
     sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check the permissions of the file and its folder",
-    sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
+    sqlite3.SQLITE_NOTADB: "cannot be read: it is not a SQLite file",
     sqlite3.SQLITE_CORRUPT: _UNREADABLE,
 }
 # A new ledger has two names for microseconds.
@@ -231,7 +231,7 @@ def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.C
     """
     before = identity(ledger_path(path))
     if before == (-1, -1):
-        raise LedgerError(f"there is no ledger {path}: make it with dphist ledger init")
+        raise LedgerError(f"there is no ledger {path}: create it with dphist ledger init")
     # SQLite opens a read-only file for reading only.
     where = path.absolute().as_uri() + "?mode=rw"
     try:
@@ -272,7 +272,7 @@ def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = N
     schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
     # Size, not tables: another program's file may have no tables either.
     if os.stat(path).st_size == 0:
-        raise LedgerError(f"the ledger {path} is empty: make it with dphist ledger init")
+        raise LedgerError(f"the ledger {path} is empty: create it with dphist ledger init")
     if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
         raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -575,7 +575,10 @@ class Ledger:
             with ledger._writing(ledger.accounts()) as page:
                 for known in page.accounts.datasets:
                     if _plain_name(known) == _plain_name(name):
-                        raise LedgerError(f"the ledger {ledger.path} already has a dataset {known!r}")
+                        raise LedgerError(
+                            f"the ledger {ledger.path} already has a dataset {known!r}, and a total cannot be "
+                            "changed"
+                        )
                 page.append("dataset", name, body)
         return ledger
 

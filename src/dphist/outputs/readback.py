@@ -159,7 +159,10 @@ def _certificate_file(path: Path, given: PathLike | None) -> tuple[dict[str, Any
         with open_regular(where) as file:
             return parse_certificate(file.read(LARGEST_CERTIFICATE + 1), where.name)
     except FileNotFoundError:
-        return None, [f"there is no certificate {where.name}: it was removed, or writing it was interrupted"]
+        return None, [
+            f"there is no certificate {where.name}: the file is not a release, or its certificate was removed or "
+            "never written"
+        ]
     except OSError as error:
         return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
 

@@ -1,4 +1,4 @@
-"""Where a release goes: a file, a database table, an object in a store, a folder of Spark, or standard output."""
+"""Where a release goes: a file, a database table, an object in a store, a Spark folder, or standard output."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Target:
         return without_secrets(self.address)
 
     def title(self) -> str:
-        """The release as messages name it."""
+        """The release as it is named in messages."""
         if self.is_database:
             return f"table {self.table_name} in {self.public_address()}"
         return "standard output" if self.is_stdout else self.public_address()
@@ -91,7 +91,7 @@ class Target:
 
 
 def suffix_kind(address: str) -> str | None:
-    """The kind of output that the ending of a name stands for."""
+    """The kind of output for the ending of a name; None if it is unknown."""
     endings = Path(address.lower()).suffixes
     return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
 
@@ -104,7 +104,7 @@ def target_of(
     *,
     objects: bool = True,
 ) -> Target:
-    """The target that a user named; `-` with a `certificate` is standard output.
+    """The target for the name of an output; `-` with a `certificate` is standard output.
 
     Without `objects`, an address in an object store is a folder, which Spark writes.
     """
@@ -124,7 +124,7 @@ def target_of(
         return target
     if table is not None:
         what = "a folder" if kind == "folder" else f"a {kind} file"
-        raise InvalidParameter(f"table is for databases, but {without_secrets(address)} is {what}")
+        raise InvalidParameter(f"--output-table is for databases, but {without_secrets(address)} is {what}")
     if kind != "folder" and Path(address).name in ("", ".."):
         raise InvalidParameter(f"output must name a file, not the folder {without_secrets(address)}")
     return Target(address, None, kind)
@@ -132,7 +132,7 @@ def target_of(
 
 def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
     if table is not None:
-        raise InvalidParameter("table is for databases, but the output is standard output")
+        raise InvalidParameter("--output-table is for databases, but the output is standard output")
     if "\0" in certificate or Path(certificate).name in ("", ".."):
         raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
     kind = file_format or "csv"
@@ -144,20 +144,22 @@ def _standard_output(table: str | None, file_format: str | None, certificate: st
 def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
     if is_postgres(address):
         if file_format not in (None, "postgresql"):
-            raise InvalidParameter(f"file_format is {file_format!r}, but the output is a PostgreSQL address")
+            raise InvalidParameter(f"--output-format is {file_format!r}, but the output is a PostgreSQL address")
         return "postgresql"
     kind = file_format or suffix_kind(address)
     is_file = objects and is_object(address) and kind is not None
     if not is_file and ("://" in address or (address.endswith("/") and address.strip("/."))):
         if file_format not in (None, "parquet"):
-            raise InvalidParameter(f"Spark writes folders of Parquet files, but file_format is {file_format!r}")
+            raise InvalidParameter(
+                f"Spark writes folders of Parquet files, but --output-format is {file_format!r}"
+            )
         return "folder"
     if file_format is not None and file_format not in KINDS:
-        raise InvalidParameter(f"file_format must be one of {', '.join(KINDS)}, not {file_format!r}")
+        raise InvalidParameter(f"--output-format must be one of {', '.join(KINDS)}, not {file_format!r}")
     if kind is None:
         raise InvalidParameter(
-            f"output {without_secrets(address)} must end in one of {', '.join(_SUFFIXES)}, or --output-format "
-            "must name its format"
+            f"the output {without_secrets(address)} has no known ending: use one of {', '.join(_SUFFIXES)}, "
+            "or give --output-format"
         )
     return kind
 
@@ -174,7 +176,9 @@ def _check_table(target: Target) -> None:
             raise InvalidParameter(f"table must be a name or schema.name, not {name!r}")
         _, certificate = schema_and_table(target.certificate_table)
         if max(len(part.encode()) for part in (schema or "", certificate)) > _POSTGRES_NAME_BYTES:
-            raise InvalidParameter(f"table is too long for PostgreSQL, with _certificate added to it: {name}")
+            raise InvalidParameter(
+                f"the table name {name} is too long for PostgreSQL, once _certificate is added to it"
+            )
 
 
 def schema_and_table(name: str) -> tuple[str | None, str]:

@@ -4,7 +4,7 @@ Files are written in a private hidden folder next to their final place and moved
 is the commit record: it is the last file to appear and, with `force`, the first to be removed. So after a kill at
 any moment there is the old pair, data without a certificate, or the new pair; never a certificate next to data
 that it does not describe. Without `force` nothing is replaced, not even a file that appears at the last moment.
-Signals wait meanwhile.
+Signals are deferred until both are in place.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Written:
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
     """Raise `OutputError` if a release with these columns could not be written there.
 
-    Changes nothing, except that SQLite undoes the unfinished work of a killed process.
+    Changes nothing, except that SQLite rolls back the unfinished work of a killed process.
     """
     check_columns(target, columns)
     if target.kind == "folder":
@@ -119,8 +119,8 @@ def write_release(
 ) -> Written:
     """Write an Arrow table and the document of its certificate; with `force` they replace an older release.
 
-    `ready` is called with the digest of the data once both are complete, before anyone can see them; no signal is
-    handled from then on. `placed` is called once both are in place, before signals that waited are handled.
+    `ready` is called with the digest of the data once both are complete, before anyone can see them; from then on
+    signals are deferred. `placed` is called once both are in place, before deferred signals are handled.
     """
     check_columns(target, table.column_names)
     plain = compact(table)
@@ -177,7 +177,7 @@ def _system_errors(target: Target) -> Iterator[None]:
     except FileExistsError as error:
         raise already_exists(error.filename) from None
     except OSError as error:
-        # By number: the text of an Arrow error may quote a value.
+        # Only the error number is used, because the text of an Arrow error may quote a value.
         reason = os.strerror(error.errno) if error.errno else "writing it failed"
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
@@ -277,26 +277,26 @@ def _send(data: bytes) -> None:
             rest = rest[count:]
         stream.flush()
     except OSError:
-        # Python would write the rest of the buffer when the process ends.
+        # Otherwise Python would write the rest of the buffer when the process ends.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
 
 
 def _write_database_file(job: Job) -> str:
-    """Write a table of a database file. A new database is made in the hidden folder, to appear complete."""
+    """Write a table of a database file. A new one is built in the hidden folder, so that it appears complete."""
     path = job.target.path
     with workplace(path.parent) as work:
         if not os.path.lexists(path):
             new = work / path.name
-            # It cannot be seen there: it is ready when it gets its name.
+            # It cannot be seen there, so `ready` is called when it is about to get its name.
             digest = write_database(replace(job, ready=lambda _: None), str(new))
             job.check()
             job.ready(digest)
             with suppress(FileExistsError):
                 place_new([(new, path)])
                 return digest
-    # The database exists, or another process has just made it: its own transactions are atomic.
+    # The database exists, or another process has just created it: its transactions are atomic.
     return write_database(job, job.target.address)
 
 

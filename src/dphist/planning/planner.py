@@ -52,7 +52,7 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# Users with more items than the limit: their other items are dropped, or all their items count less.
+# For users with more items than the limit: drop the others, or count each item with a smaller weight.
 Excess = Literal["drop", "spread"]
 # Items are spread over up to this many times the limit; more would raise the threshold for very few users.
 SPREAD_OVER: Final = 16
@@ -65,10 +65,10 @@ _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
 CAP_ALONE: Final = (
-    "The limit of items per user needs less noise than a top-k step, so there is no such step. Of the items that "
+    "The limit on items per user needs less noise than a top-k step, so no count is subtracted. Of the items that "
     "pass the threshold, only the largest are released."
 )
-_TOP_ALONE: Final = "The top-k step needs less noise than the limit of items per user, which is not applied."
+_TOP_ALONE: Final = "The top-k step needs less noise than the limit on items per user, which is not applied."
 
 
 def plan(
@@ -89,7 +89,7 @@ def plan(
     weights: Sequence[float] | None = None,
     excess: str = "drop",
 ) -> Plan:
-    """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
+    """The plan with the lowest threshold, or the least total noise, that is certified (epsilon, delta)-private.
 
     Give one of four bounds. `max_items_per_user`: each user contributes to at most this many counts.
     `max_nonzero`: every possible dataset has at most this many non-zero counts (the k of the paper), which allows
@@ -98,15 +98,15 @@ def plan(
     count is released: with the `opposite` of the shared noise, which then cancels; with `independent` noise, as in
     the paper; or `none`.
 
-    `mechanism` is `gaussian`, `laplace`, or the `best` of both. `noise` is `discrete`, which can be drawn exactly,
-    except for the paper's analyses: they are for `continuous` noise, which cannot. `analysis` "best" and "exact"
-    use this project's analysis and tune gamma unless it is given; the other names are the paper's. In any case the
-    certificate is the exact one, in ball arithmetic.
+    `mechanism` is `gaussian`, `laplace`, or the `best` of both. `noise` is `discrete` by default, which can be
+    drawn exactly; the paper's analyses are for `continuous` noise, which cannot. `analysis` "best" and "exact" use
+    dphist's analysis and tune gamma unless it is given; the other names are the paper's. The certificate always
+    comes from the exact analysis, in ball arithmetic.
 
-    `excess` decides about the items of a user beyond `max_items_per_user`: `drop` ignores them; `spread` counts up
-    to 16 times as many, each with a smaller weight, for the same Gaussian noise and a higher threshold. `sums` are
-    the bounds (low, high) of values to sum beside the counts. `weights` are their shares of the squared
-    sensitivity, the counts having the rest; by default they are optimal.
+    `excess` sets what happens to items of a user beyond `max_items_per_user`: `drop` ignores them; `spread` counts
+    up to 16 times as many, each with a smaller weight, with the same Gaussian noise and a higher threshold. `sums`
+    are the bounds (low, high) of values to sum as well. `weights` are their shares of the squared sensitivity, and
+    the counts get the rest; by default they are optimal.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
@@ -181,7 +181,7 @@ def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads
 def family_shares(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
 ) -> SumShares:
-    """The shares of sums beside the counts of any plan but a top-k step."""
+    """How sums and counts share the budget, in every plan except that of a top-k step."""
     return share_budget(
         bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
     )
@@ -199,13 +199,13 @@ def _gaussian_plan(
     if noise is None:
         noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
-        raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
+        raise InvalidParameter(f"discrete noise needs the exact analysis, not {name!r}")
     notes: tuple[str, ...] = ()
     if noise == "discrete" and isinstance(gamma, (int, float)):
         number = gamma_value(gamma, contract)
         if number < 1.0:
             raise InvalidParameter(
-                f"the gamma of discrete noise is a whole number from 1 on, not {gamma!r}; "
+                f"with discrete noise, gamma must be a whole number of at least 1, not {gamma!r}; "
                 "noise='continuous' allows any gamma"
             )
         gamma = float(round(number))
@@ -218,7 +218,7 @@ def _gaussian_plan(
     if noise == "discrete":
         chosen, certificate = on_lattice(ideal, budget, contract, sums=shares)
         if ideal.sigma_shared > 0.0 and gamma is None:
-            # Nobody asked for shared noise, so it must be worth its finer lattice.
+            # Shared noise was not requested, so it is used only if it is worth the finer lattice it needs.
             alone = Calibration(Exact(extra=shares.extra), budget, contract).best(math.inf, objective)
             without = on_lattice(alone, budget, contract, sums=shares)
             cost = attrgetter("tau" if objective == "threshold" else "total_noise")
@@ -233,7 +233,7 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     """Gamma as a number: infinite without shared noise, None if it is to be tuned."""
     if name.startswith("gshm"):
         if gamma is not None:
-            raise InvalidParameter(f"gamma = {gamma!r} makes no sense with {name}, which has no shared noise")
+            raise InvalidParameter(f"gamma cannot be used with {name}, which has no shared noise")
         return math.inf
     if gamma is None and name == "exact":
         return None
@@ -272,7 +272,7 @@ def _noise_for(
 
 
 def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
-    """The noise with its certificate; slightly more noise if ball arithmetic refuses what doubles accepted."""
+    """The noise with its certificate; slightly more noise if ball arithmetic rejects what doubles accepted."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
@@ -356,7 +356,7 @@ def laplace_plan(budget: Budget, contract: Contract) -> Plan:
 
 
 def laplace_is_better(plan: Plan, objective: Objective) -> bool:
-    """Whether Laplace noise has the lower threshold, or the smaller deviation, at the same budget."""
+    """Whether Laplace noise has a lower threshold, or a smaller standard deviation, at the same budget."""
     budget, items = plan.budget, plan.contract.items
     if not LEAST_SCALE <= Fraction(items) / Fraction(budget.epsilon) <= LARGEST_SCALE:
         return False  # too narrow or too wide for an exact sampler
@@ -380,7 +380,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
         )
     if noise.sigma_shared > 0.0:
         notes.append(
-            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
+            "All counts share one draw of noise: better for counts, ranks and differences, worse for their sum."
         )
     if noise.mechanism == "top-k":
         notes.append(

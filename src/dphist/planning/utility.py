@@ -378,16 +378,16 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
     epsilon, delta = budget.epsilon, budget.delta
     of_epsilon = sum(epsilon > most for most in _EPSILONS)
     users = max(1.0, largest_count or 1.0)
-    # Of the users of one item, delta should leave hardly one unprotected.
+    # Among the users of one item, delta should leave hardly any unprotected.
     of_delta = max(sum(delta > most for most in _DELTAS), sum(delta * users > most for most in (0.1, 1.0)))
     level = LEVELS[max(of_epsilon, of_delta)]
     warnings = []
     if of_epsilon >= 2:
         near = "counts may be close to the true ones, and " if of_epsilon == 3 else ""
         warnings.append(
-            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}a guess whether a given "
-            f"person is in the data, 50 % before, may be right {_percent(right_guesses(budget))} of the time. Use "
-            "ε of 1 or less for sensitive data."
+            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}an observer with even odds "
+            f"on whether a given person is in the data may guess right {_percent(right_guesses(budget))} of the "
+            "time. Use ε of 1 or less for sensitive data."
         )
     if of_delta >= 2:
         many = f"1 in {1.0 / delta:,.0f} users" if delta < 0.5 else "most users"
@@ -404,7 +404,7 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
 
 
 def right_guesses(budget: Budget) -> float:
-    """The largest share of right guesses whether one person is in the data, if both are equally likely before.
+    """The largest share of right guesses whether one person is in the data, from even odds.
 
     Guarantee: for any test, Pr[right] = (1 + TV)/2, and (epsilon, delta) on both sides allow a total variation of
     TV <= (e^epsilon - 1 + 2 delta)/(e^epsilon + 1).

@@ -189,7 +189,7 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piec
         raise InvalidParameter("items and counts must have the same length")
     whole_counts = check_counts(_count_array(counts), lattice=lattice)
     if has_repeats(items):
-        raise InvalidParameter("items must differ, and one of them comes twice: add up the counts of equal items")
+        raise InvalidParameter("an item occurs twice: add up the counts of equal items")
     types = tuple(column.dtype for column in columns) if form.package == "pandas" else ()
     return Piece(replace(form, types=types), items, whole_counts)
 
@@ -249,11 +249,11 @@ def _whole_numbers(values: Iterable[Any]) -> IntArray:
             raise InvalidParameter("counts must not be null")
         real = isinstance(value, (int, float, Decimal, Fraction, np.integer, np.floating))
         if not real or isinstance(value, bool):
-            raise InvalidParameter("counts must be numbers, and one of them is not")
+            raise InvalidParameter("all counts must be numbers")
         if value != value:
             raise InvalidParameter("counts must not be NaN")
         if not 0 <= value <= LARGEST_EXACT:
-            raise InvalidParameter("counts must be between 0 and 2^53, and one of them is not")
+            raise InvalidParameter("all counts must be between 0 and 2^53")
         if value != int(value):
             raise InvalidParameter("counts must be whole numbers")
     return np.array([int(value) for value in values], dtype=np.int64)

@@ -73,7 +73,7 @@ def check_counts(counts: object, *, lattice: int) -> IntArray:
     elif array.dtype.kind not in "iu":
         raise InvalidParameter(f"counts must be numbers, not of type {array.dtype}")
     if array.size and (array.min() < 0 or array.max() > LARGEST_EXACT // lattice):
-        raise InvalidParameter(f"counts must be between 0 and 2^53/{lattice}, and one of them is not")
+        raise InvalidParameter(f"all counts must be between 0 and 2^53/{lattice}")
     return array.astype(np.int64, copy=False)
 
 
@@ -84,9 +84,9 @@ def check_counts(counts: object, *, lattice: int) -> IntArray:
 class Cut:
     """What is subtracted from every count before noise is added.
 
-    `floor` is the count of rank k + 1 in a top-k step, a secret. `lower` is the fixed lower threshold: counts
-    below it were removed, and `lower` - 1 is subtracted so that the others start at 1 again. It is added back to
-    released counts, unless these are the `difference` to the count of rank k + 1.
+    `floor` is the count of rank k + 1 in a top-k step, and secret. `lower` is the fixed lower threshold: counts
+    below it were removed, and `lower` - 1 is subtracted so that the others start at 1 again. That is added back to
+    released counts, unless they are a `difference` from the count of rank k + 1.
     """
 
     floor: int = 0
@@ -107,14 +107,14 @@ class Cut:
         return max(self.floor - (self.lower - 1), 0)
 
     def apply(self, counts: IntArray) -> IntArray:
-        """Algorithm 3 of the paper: subtract, and drop counts that are no longer positive."""
+        """Subtract, and set counts that are not positive to 0 (Algorithm 3 of the paper)."""
         amount = self.lower - 1 + self.subtracted
         return np.maximum(counts - amount, 0) if amount else counts
 
 
 @dataclass(frozen=True)
 class Released:
-    """What may be published of a batch: increasing positions and their noisy counts, never a true count.
+    """The part of a batch that may be published: positions in increasing order, and their noisy counts.
 
     `sums` are noisy too. They are sums of distances from the middle of each range, as values.
     """
@@ -128,8 +128,8 @@ class Released:
 class NoiseSession:
     """One run of a plan's mechanism on one histogram; `begin` starts it.
 
-    The draw that is `shared` by all counts is a secret, like all noise. `offset` is the noisy count that a top-k
-    step subtracted: it is added to every released count. Both are in steps.
+    `shared` is the draw that all counts share, secret like all noise. `offset` is the noisy count that a top-k
+    step subtracted; it is added to every released count. Both are in steps.
     """
 
     plan: Plan
@@ -231,13 +231,13 @@ def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
 
 
 def noisy_sizes(choice: CapChoice, sizes: Sequence[int], tap: Tap) -> tuple[int, ...]:
-    """How many users have how many items, with fresh noise on every bucket of `choice`, empty ones included.
+    """The number of users by number of items, with fresh noise on every bucket of `choice`, even empty ones.
 
     `sizes` are true counts, and no error message contains them.
     """
     counts = check_counts(list(sizes), lattice=1)
     if counts.size != choice.buckets:
-        raise InvalidParameter(f"there must be {choice.buckets} buckets of users, not {counts.size}")
+        raise InvalidParameter(f"expected {choice.buckets} buckets of users, not {counts.size}")
     noise = DiscreteGaussian(choice.variance).draw(counts.size, tap)
     return tuple((counts + noise).tolist())
 
@@ -280,7 +280,7 @@ def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Itera
     held = 0
     for piece in pieces:
         if piece.counts.size == 0:
-            block.append(piece)  # it has no rows, but the types of the columns
+            block.append(piece)  # no rows, but it has the types of the columns
         start = 0
         while start < piece.counts.size:
             stop = min(piece.counts.size, start + room)
@@ -299,7 +299,7 @@ def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Itera
 
 
 def engine_pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
-    """The batches of an engine, after an empty one with their types."""
+    """The batches of an engine, after an empty one that has their types."""
     pa = package("pyarrow")
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in counted.schema], schema=counted.schema)
     width = len(counted.schema) - len(plan.sums) - 1
@@ -314,7 +314,7 @@ def counts_of(block: list[Piece]) -> IntArray:
 
 @dataclass(frozen=True)
 class Total:
-    """Totals of a histogram, from which a second reading of other data is detected."""
+    """Totals of a histogram, to detect that a second reading returned other data."""
 
     rows: int = field(default=0, repr=False)
     nonzero: int = field(default=0, repr=False)
@@ -336,7 +336,7 @@ def release_blocks(
     limit: int | None = None,
     expected: Total | None = None,
 ) -> Release:
-    """Release a histogram that comes in blocks. Of each block only what passes the threshold is kept.
+    """Release a histogram that comes in blocks. Only what passes the threshold is kept of each block.
 
     Items must differ between pieces: pass `distinct` if they are known to, which saves the check. With a `limit`,
     only that many of the largest counts are released. `expected` are the totals of an earlier reading.
@@ -362,7 +362,9 @@ def release_blocks(
                 items.append(tuple(take_rows(column, positions) for column in piece.items))
             start = stop
     if expected is not None and seen != expected:
-        raise InvalidParameter("the batches must be the same at both readings, and they were not")
+        raise InvalidParameter(
+            "the batches were not the same at the second reading: return the same ones each time"
+        )
     columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
     counts, *sums = (
         np.concatenate([np.empty(0), *(parts[place] for parts in numbers)]) for place in range(1 + len(plan.sums))
@@ -371,7 +373,7 @@ def release_blocks(
         # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.
         order = np.empty(0, dtype=np.int64)
     elif pieces > 1 and not distinct and has_repeats(columns):
-        raise InvalidParameter("items must differ across batches, and a released item occurs twice")
+        raise InvalidParameter("a released item occurs in two batches: each item must be in only one")
     else:
         order = release_order(counts, columns)[:limit]
     rows = tuple(take_rows(column, order) for column in columns)
@@ -382,7 +384,7 @@ def release_blocks(
 
 def _common_form(form: Form, other: Form) -> Form:
     if form != other:
-        raise InvalidParameter("all batches must be of one kind")
+        raise InvalidParameter("all batches must be of the same type")
     return form if form.types == other.types else replace(form, types=())
 
 
@@ -407,7 +409,7 @@ class Job:
         return Columns.of(self.request, None if self.chosen is None else self.chosen.correction)
 
     def begin(self, at_rank: int) -> NoiseSession:
-        """Start the noise; `at_rank` is the count at the task's rank, which is a secret."""
+        """Start the noise; `at_rank` is the true count at the task's rank, and secret."""
         top_k = self.rule is Nonzero.TOP_K
         difference = top_k and self.request.offset == "none"
         return begin(self.plan, self.tap, Cut(at_rank if top_k else 0, self.request.lower_threshold, difference))

@@ -7,7 +7,7 @@
 5. Count      users per item, each user limited, in the engine (`counting/`).
 6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`).
 7. Write      result and certificate, both or neither (`outputs/`).
-8. Report     note in the ledger where the release is, and return it.
+8. Settle     record in the ledger where the release is, and return it.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
                 result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
         result = _write(request, result, target, attempt)  # 7. Write
-        attempt.settle(result.written)  # 8. Report
+        attempt.settle(result.written)  # 8. Settle
     return result
 
 
@@ -189,7 +189,7 @@ def _check_files(request: Request) -> list[str]:
 
 
 def _check_target(request: Request) -> Target | None:
-    """Where to write, if anywhere. Raises an error if writing there would fail."""
+    """Where to write, or None. Raises an error if writing there would fail."""
     from dphist.releasing.spending import check_ledger
 
     if request.types == ("none" if is_frame(request.input) else "text"):
@@ -235,7 +235,7 @@ def _spool_input(request: Request) -> Iterator[Events]:
 
 
 def _check_columns(request: Request, engine: Engine, events: Events, files: Sequence[str]) -> None:
-    """Raise `InputError` for unreadable input or missing columns, if this is quick or errors later would cost."""
+    """Raise `InputError` for unreadable input or missing columns, if checking is quick or a later error costly."""
     has_sql = request.where or request.query or any(column.name != column.source for column in request.columns)
     auto = request.max_items_per_user == AUTO
     if not (has_sql or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
@@ -278,7 +278,7 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
 
 
 def _outermost(plans: Sequence[Plan]) -> list[Plan]:
-    """The plans with the least and the most noise of each kind: if these can be drawn, so can all others."""
+    """The plans with the least and the most noise of each kind: if their noise can be drawn, all can."""
 
     def kind(plan: Plan) -> tuple[str, bool]:
         return plan.mechanism, plan.contract.spread is not None
@@ -323,7 +323,7 @@ def _check_sums(plan: Plan, request: Request) -> None:
 def _prepare_job(
     request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
-    """Choose the limit on items per user, if it is `auto`, and fix what is counted."""
+    """Choose the limit on items per user if it is `auto`, and define what to count."""
     from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job, noisy_sizes
     from dphist.sampling.tap import SecureTap, SeededTap
@@ -337,12 +337,12 @@ def _prepare_job(
         sizes = engine.sizes(task, planned.choice.caps, _watch(request, "choosing"))
         chosen = Chosen.by(planned, noisy_sizes(planned.choice, sizes, tap))
         plan, cap = certify_again(chosen.release), chosen.cap
-    # A bound on all items that a top-k step cannot enforce is guaranteed by the caller.
+    # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
-    # A top-k step subtracts the count of the next rank. By the same count Spark detects a broken guarantee.
+    # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
     ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
-        cap = None  # a limit on users is not needed, and would only lose events
+        cap = None  # no limit on items per user is needed, and one would only drop events
     columns = [column for column, _, _ in request.sums]
     task = replace(
         task_of(plan, events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, columns),
@@ -377,7 +377,7 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
     histogram = blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES)
-    # If a limit on users replaced the top-k step, --top keeps the largest noisy counts.
+    # If a limit on items per user replaced the top-k step, --top keeps the largest noisy counts.
     noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)

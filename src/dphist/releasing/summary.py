@@ -174,7 +174,7 @@ def _two_digits(number: float) -> float:
 
 
 def _hidden_below(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> int | None:
-    """The least number of users with which an item is released with probability 1/2."""
+    """The smallest number of users for which an item is released with probability 1/2."""
     if isinstance(plan.noise, PublicNoise):
         return None
     count = count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1

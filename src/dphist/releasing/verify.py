@@ -152,7 +152,7 @@ def read_and_verify(
     found = read_release(address, table, certificate)
     signed = examine(found.document, address, table, trust)
     unsigned = " (not signed: the author is not verified)" if signed.status == "missing" else ""
-    matches = [] if found.problems else [f"the data match the digest in the certificate{unsigned}"]
+    matches = [] if found.problems else [f"the data matches the digest in the certificate{unsigned}"]
     checks, problems = [*matches, *signed.checks], [*found.problems, *signed.problems]
     name = without_secrets(os.fspath(address))
     return verify_document(found.document, found.table, name, signed, checks, problems), found
@@ -334,12 +334,15 @@ class _Examination:
         expected = chosen.release
         same = (expected.noise, expected.contract, expected.budget) == (plan.noise, plan.contract, plan.budget)
         if not same or not same_json(chosen.to_dict(), recorded):
-            self.problems.append("the cap was not chosen by the noisy numbers of users in the certificate")
+            self.problems.append(
+                "the user limit does not follow from the noisy numbers of users in the certificate"
+            )
             return chosen
         self.delta, self.choice = offer.certificate.delta, offer
         self.checks.append(
-            f"choosing the cap and releasing are ({request.epsilon!r}, {request.delta!r})-differentially private "
-            f"together: their delta, recomputed in ball arithmetic, is at most {upper_figure(self.delta, 6)}"
+            f"choosing the user limit and releasing the counts are ({request.epsilon!r}, {request.delta!r})-"
+            "differentially private together: their delta, recomputed in ball arithmetic, is at most "
+            f"{upper_figure(self.delta, 6)}"
         )
         return chosen
 

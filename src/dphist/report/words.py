@@ -396,7 +396,7 @@ def _verified(facts: Facts) -> list[str]:
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
         "valid": f"The release is signed by the key {verified.signed_by}; who owns that key was not checked.",
     }.get(verified.signature, "The release is not signed, so nothing shows who made it.")
-    same = "the released data match the certificate and that " if written else ""
+    same = "the released data matches the certificate and that " if written else ""
     proof = "the guarantee follows from the noise and the threshold (recomputed without the data)"
     if not facts.private:
         proof = "the numbers of the plan fit together. This does not make noise from a seed private"
