@@ -8,6 +8,7 @@ from contextlib import chdir, closing
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 import dphist
@@ -44,6 +45,22 @@ def test_no_file_of_an_input_folder_is_replaced(tmp_path: Path) -> None:
     # What is hidden in a folder is not read, and can be replaced.
     with chdir(tmp_path):
         refuse_own_input(target_of("days/.note.csv"), "days")
+
+
+def test_the_input_is_not_a_public_list_of_items(tmp_path: Path) -> None:
+    """Every item of a public list is released, so a list from the input would reveal all of them."""
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "1.csv").write_text(ROWS)
+    os.link(tmp_path / "days" / "1.csv", tmp_path / "linked.csv")
+    (tmp_path / "list.csv").write_text("item\ntea\n")
+    for source, items in (("days/1.csv", "days/1.csv"), ("days", "linked.csv"), ("linked.csv", "days/*.csv")):
+        done = run(tmp_path, "release", source, *FLAGS, "--items", items, "--output", "out.csv")
+        assert (done.returncode, "--items is the input itself" in done.stderr) == (2, True)
+    frame = pa.table({"user": [1, 2], "item": ["tea", "rye"]})
+    with pytest.raises(InvalidParameter, match="items is the input itself"):
+        dphist.release(frame, user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, items=frame)
+    assert not (tmp_path / "out.csv").exists()
+    assert run(tmp_path, "release", "days", *FLAGS, "--items", "list.csv", "-o", "out.csv").returncode == 0
 
 
 def database(path: Path) -> None:

@@ -20,9 +20,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+from dphist.counting.files import given_paths, matching_files
 from dphist.display import printable
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 from dphist.objects import (
@@ -369,6 +371,14 @@ def refuse_own_input(
         )
 
 
+def have_common_source(first: Any, second: Any) -> bool:
+    """Whether two inputs have a file, an address or a frame in common."""
+    if first is second or {*given_paths(first)} & {*given_paths(second)}:
+        return True
+    files = [[file for path in local_paths(source) for file in _files(path)] for source in (first, second)]
+    return any(_is_same(one, other) for one, other in product(*files))
+
+
 def _is_among_objects(written: str, read: str) -> bool:
     """Whether an object, or its certificate, is one of those that an address stands for."""
     source = without_options(read).rstrip("/")
@@ -419,8 +429,6 @@ def _exists(target: Target, table: str) -> bool:
 
 def _files(path: str) -> list[str]:
     """The path itself, and the files of a folder or a glob."""
-    from dphist.counting.files import matching_files
-
     try:
         return [path, *matching_files(path)]
     except (DphistError, OSError):

@@ -27,7 +27,13 @@ from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
 from dphist.outputs.target import Target, local_paths, target_of
-from dphist.outputs.write import check_formulas, check_target, refuse_own_input, write_release
+from dphist.outputs.write import (
+    check_formulas,
+    check_target,
+    have_common_source,
+    refuse_own_input,
+    write_release,
+)
 from dphist.privacy.types import Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, Request, origins
 
@@ -183,6 +189,11 @@ def run(request: Request, placed: Placed | None = None) -> Release:
 
 def _check_files(request: Request) -> list[str]:
     """The local input files. Raises `InputError` if there are none."""
+    if request.items is not None and have_common_source(request.input, request.items):
+        raise InvalidParameter(
+            "--items is the input itself: a list made from private data is not public, and releasing all of it "
+            "reveals every item. Leave --items out to count items that are not known in advance"
+        )
     if request.engine_name != "duckdb":
         return []
     return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
