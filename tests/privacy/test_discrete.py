@@ -266,7 +266,7 @@ def test_bad_lattices(lattice: int, variance: int, shared: int, limit: int, mess
 
 
 def test_discrete_noise_has_the_exact_analysis_only() -> None:
-    with pytest.raises(InvalidParameter, match="exact analysis only"):
+    with pytest.raises(InvalidParameter, match="needs the exact analysis"):
         plan(epsilon=1.0, delta=1e-6, max_nonzero=5, noise="discrete", analysis="csh-tighter")
     with pytest.raises(InvalidParameter, match="noise must be 'continuous' or 'discrete', not 'pink'"):
         plan(epsilon=1.0, delta=1e-6, max_nonzero=5, noise="pink")

@@ -24,7 +24,7 @@ from dphist.outputs.formats import as_text, column_of, digest_of, json_cells, pa
 from dphist.outputs.target import Target, already_exists, schema_and_table
 
 if TYPE_CHECKING:
-    from dphist.outputs.write import Job
+    from dphist.outputs.write import WriteJob
 
 CERTIFICATE_COLUMN: Final = "document"
 WAIT_SECONDS: Final = 5.0
@@ -623,7 +623,7 @@ def _tables_to_replace(store: Store, target: Target, force: bool) -> list[str]:
     return tables
 
 
-def write_database(job: Job, address: str) -> str:
+def write_database(job: WriteJob, address: str) -> str:
     """Write both tables; returns the digest of the rows, after comparing it with that of the stored rows."""
     target, stored = job.target, storable(job.table, job.target.kind)
     digest = digest_of(stored)

@@ -127,7 +127,7 @@ def write_release(
     check_columns(target, table.column_names)
     plain = compact(table)
     with defer_signals() as check, _system_errors(target):
-        job = Job(plain, document, target, force, check, escape_formulas, ready)
+        job = WriteJob(plain, document, target, force, check, escape_formulas, ready)
         if target.kind == "postgresql":
             digest = write_database(job, target.address)
         elif target.is_object:
@@ -144,7 +144,7 @@ def write_release(
 
 
 @dataclass(frozen=True)
-class Job:
+class WriteJob:
     """A release to write. `check` handles pending signals; `ready` is called before the data can be seen."""
 
     table: Any
@@ -184,7 +184,7 @@ def _system_errors(target: Target) -> Iterator[None]:
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
 
-def _write_files(job: Job) -> str:
+def _write_files(job: WriteJob) -> str:
     target = job.target
     with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
@@ -224,7 +224,7 @@ def _check_object(target: Target, *, force: bool) -> None:
                 raise already_exists(without_secrets(address))
 
 
-def _write_object(job: Job) -> str:
+def _write_object(job: WriteJob) -> str:
     """Write the data, then the certificate: each appears whole, but a store cannot place two objects at once.
 
     With `force` the old certificate is removed first, so that it never describes other data.
@@ -248,7 +248,7 @@ def _write_object(job: Job) -> str:
     return digest
 
 
-def _write_stdout(job: Job) -> str:
+def _write_stdout(job: WriteJob) -> str:
     """Write the data to standard output, then the certificate to its file."""
     final = job.target.certificate_path
     name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
@@ -285,7 +285,7 @@ def _send(data: bytes) -> None:
         raise
 
 
-def _write_database_file(job: Job) -> str:
+def _write_database_file(job: WriteJob) -> str:
     """Write a table of a database file. A new one is built in the hidden folder, so that it appears complete."""
     path = job.target.path
     with workplace(path.parent) as work:

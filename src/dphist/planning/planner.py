@@ -116,20 +116,20 @@ def plan(
     if noise is not None:
         one_of("noise", noise, ("continuous", "discrete"))
     one_of("mechanism", mechanism, ("best", "gaussian", "laplace"))
-    ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
+    tuned = analysis in ("best", "exact") and noise != "continuous" and gamma is None
     spreads = check_excess(excess) == "spread"
-    if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
+    if spreads and (not tuned or mechanism == "laplace" or top is not None or max_items_per_user is None):
         raise InvalidParameter(
             "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis, and "
             "cannot be used with top"
         )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
-    if bounds and (not ours or mechanism == "laplace"):
+    if bounds and (not tuned or mechanism == "laplace"):
         raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, with gamma tuned")
     if offset is not None and top is None:
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
-        if not ours or max_nonzero is not None or (top is not None and public_items is not None):
+        if not tuned or max_nonzero is not None or (top is not None and public_items is not None):
             raise InvalidParameter(
                 "top and public_items cannot be used together, nor with max_nonzero, gamma, continuous noise or "
                 "another analysis"
@@ -153,7 +153,7 @@ def plan(
         return replace(topped, notes=(*topped.notes, _TOP_ALONE))
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
-        if not ours:
+        if not tuned:
             raise InvalidParameter("Laplace noise is discrete and allows no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
@@ -161,7 +161,7 @@ def plan(
     given = one_of("analysis", analysis, words)
     name = "exact" if given == "best" else given
     gaussian = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
-    if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(gaussian, objective):
+    if mechanism == "best" and tuned and not bounds and not spreads and laplace_is_better(gaussian, objective):
         return laplace_plan(budget, contract)
     return gaussian
 

@@ -52,7 +52,7 @@ FloatArray = NDArray[np.float64]
 # A double holds whole numbers up to this exactly.
 LARGEST_EXACT: Final = 2**53
 # Counts that get noise at once: few enough for the CPU's cache.
-_BLOCK: Final = 1 << 17
+_CACHED_ROWS: Final = 1 << 17
 # For fewer counts than this, importing the compiled sampler costs more time than it saves.
 _COMPILED_FROM: Final = 1 << 20
 # Cached because an audit runs many sessions with the same variance.
@@ -166,8 +166,8 @@ class NoiseSession:
             )
         compiled = True if remaining.size >= _COMPILED_FROM else None
         blocks = [
-            self._release_block(remaining[start : start + _BLOCK], start, draws[0], compiled)
-            for start in range(0, max(remaining.size, 1), _BLOCK)
+            self._release_block(remaining[start : start + _CACHED_ROWS], start, draws[0], compiled)
+            for start in range(0, max(remaining.size, 1), _CACHED_ROWS)
         ]
         index, values = (np.concatenate(column) for column in zip(*blocks, strict=True))
         return Released(index, values + self.cut.restored, self.noisy_sums(counts, sums, index, draws[1:]))

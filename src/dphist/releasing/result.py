@@ -310,7 +310,7 @@ class Release:
     offset: float | None = None
     added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
-    came: Form | None = None
+    input_form: Form | None = None
     written: Any = None
     sums: tuple[NDArray[np.float64], ...] = ()
     chosen: Chosen | None = None
@@ -342,7 +342,7 @@ class Release:
 
     def to_native(self) -> Any:
         """The release in the kind that you passed: a frame, or columns of items and counts."""
-        form = self.form if self.came is None else self.came
+        form = self.form if self.input_form is None else self.input_form
         if form.shape == "columns":
             return self.items, native_column(self.counts, self.names.count, form.package)
         if form.shape == "relation":

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dphist.sampling.tap import Tap
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
-_BLOCK: Final = 1 << 20
+_BLOCK_ROWS: Final = 1 << 20
 _BLOCK_BYTES: Final = 64_000_000
 # Checking the columns of more files than this is slow.
 _MOST_FILES: Final = 20
@@ -387,14 +387,14 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
     session = job.begin(counted.at_rank)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
-    histogram = blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES)
+    histogram = blocks(engine_pieces(counted, job.plan), _BLOCK_ROWS, _BLOCK_BYTES)
     # If a limit on items per user replaced the top-k step, --top keeps the largest noisy counts.
     noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
-    came = frame_form(request.input) if is_frame(request.input) else None
-    return replace(job.complete(noisy), counts=counts, added=added, came=came)
+    input_form = frame_form(request.input) if is_frame(request.input) else None
+    return replace(job.complete(noisy), counts=counts, added=added, input_form=input_form)
 
 
 # 7. Write.
