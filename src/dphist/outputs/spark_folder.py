@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
 from dphist.outputs.certificate_text import seal
-from dphist.outputs.target import Target, already_exists
-from dphist.outputs.write import Written
+from dphist.outputs.target import Target, Written, already_exists
 from dphist.publishing import defer_signals
 
 T = TypeVar("T")

@@ -90,6 +90,17 @@ class Target:
         return without_secrets(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where a release and its certificate are, and the SHA-256 of the data."""
+
+    address: str
+    certificate: str
+    digest: str
+    rows: int | None = None
+    signed_by: str | None = None
+
+
 def suffix_kind(address: str) -> str | None:
     """The kind of output for the ending of a name; None if it is unknown."""
     endings = Path(address.lower()).suffixes

@@ -41,7 +41,7 @@ from dphist.objects import (
 from dphist.outputs.certificate_text import output_facts, seal
 from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.stores import check_database, open_store, write_database
-from dphist.outputs.target import CERTIFICATE, Target, already_exists, check_columns, local_paths
+from dphist.outputs.target import CERTIFICATE, Target, Written, already_exists, check_columns, local_paths
 from dphist.publishing import (
     PathLike,
     defer_signals,
@@ -52,17 +52,6 @@ from dphist.publishing import (
     workplace,
     write_synced,
 )
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where a release and its certificate are, and the SHA-256 of the data."""
-
-    address: str
-    certificate: str
-    digest: str
-    rows: int | None = None
-    signed_by: str | None = None
 
 
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:

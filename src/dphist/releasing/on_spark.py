@@ -25,8 +25,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.counting.spark import SparkHistogram, on_executors, persist, run
 from dphist.errors import is_spark_frame
-from dphist.outputs.target import Target
-from dphist.outputs.write import Written
+from dphist.outputs.target import Target, Written
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Job, NoiseSession

@@ -35,8 +35,7 @@ from dphist.releasing.summary import (
 )
 
 if TYPE_CHECKING:
-    from dphist.outputs.target import Target
-    from dphist.outputs.write import Written
+    from dphist.outputs.target import Target, Written
 
 
 ROWS_SHOWN: Final = 10

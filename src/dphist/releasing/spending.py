@@ -33,8 +33,7 @@ from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
 from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
-from dphist.outputs.target import Target, target_of
-from dphist.outputs.write import Written
+from dphist.outputs.target import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import WORKPLACE, identity, lock_folder, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
