@@ -14,8 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dphist.counting import workspace
 from dphist.counting.task import LONGEST_VALUE
-from dphist.counting.workspace import reserved_space
+from dphist.counting.workspace import MEGABYTE, available_memory, reserved_space
 from engine_cases import EACH_ENGINE, Factory, histogram, task
 
 # Prints the number of released items and the peak of resident memory in MB.
@@ -125,3 +126,19 @@ def test_enough_address_space(tmp_path: Path) -> None:
     done = release_within(limit, tmp_path, "--memory", "3GB")
     assert done.returncode == 2
     assert "or give less --memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "file"),
+    [("0::/user.slice/a.scope", "memory.max"), ("4:cpu,memory:/user.slice/a.scope", "memory.limit_in_bytes")],
+)
+def test_the_limit_of_a_parent_control_group_counts(
+    own: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "memory" if "memory:" in own else tmp_path
+    (root / "user.slice" / "a.scope").mkdir(parents=True)
+    (root / "user.slice" / file).write_text(f"{300 * MEGABYTE}\n")
+    (root / "user.slice" / "a.scope" / file).write_text("max\n")
+    (tmp_path / "own").write_text(f"{own}\n")
+    monkeypatch.setattr(workspace, "_CONTROL_GROUPS", (tmp_path / "own", tmp_path))
+    assert available_memory() == 300 * MEGABYTE

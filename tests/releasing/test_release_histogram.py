@@ -228,6 +228,16 @@ def test_seeded_results_do_not_depend_on_how_the_batches_were_cut() -> None:
         assert cuts.counts.tolist() == whole.counts.tolist()
 
 
+@pytest.mark.parametrize("size", [np.int8(34), np.uint8(200), np.int16(100)])
+def test_narrow_batch_sizes_do_not_wrap_around(size: Any) -> None:
+    """A row that got noise twice would have two chances to pass the threshold."""
+    items, counts = np.arange(400), np.random.default_rng(1).integers(0, 400, 400)
+    narrow = release_histogram(items, counts, GSHM, seed=5, batch_size=size)
+    whole = release_histogram(items, counts, GSHM, seed=5, batch_size=int(size))
+    assert narrow.items.tolist() == whole.items.tolist()
+    assert narrow.counts.tolist() == whole.counts.tolist()
+
+
 def test_all_batches_share_one_draw() -> None:
     """With 20 counts of 10^6 their mean noise is the shared draw, up to sigma/sqrt(20)."""
     assert CSH.sigma_shared > 0

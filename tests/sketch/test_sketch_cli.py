@@ -49,6 +49,22 @@ def dphist(*words: str) -> str:
     return result.stdout
 
 
+def test_force_does_not_replace_input_sketch_or_key(folder: Path) -> None:
+    dphist("build", "all.parquet", *BUILD, "--output", "all.sketch")
+    main = CliRunner().invoke(commands(), ["keygen", "release.key"])
+    assert main.exit_code == 0, main.output
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    release = ["release", "all.sketch", *BUDGET, "--output-format", "csv", "--force", "--sign", "release.key"]
+    for words in (
+        ["build", "all.parquet", *BUILD, "--output", "all.parquet", "--force"],
+        [*release, "--output", "all.sketch"],
+        [*release, "--output", "release.key"],
+    ):
+        with pytest.raises(InvalidParameter, match="it is the input"):
+            dphist(*words)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_build_merge_release_and_verify(folder: Path) -> None:
     texts = [dphist("build", f"{name}.parquet", *BUILD, "--output", f"{name}.sketch") for name in ("even", "odd")]
     summary = json.loads(dphist("merge", "even.sketch", "odd.sketch", "--output", "both.sketch", "--json"))

@@ -78,10 +78,13 @@ def build(
     or unreadable input. 130, 143: interrupted; nothing was written.
     """
     check_address_space(Resources(options.get("memory")))
+    from dphist.outputs.write import have_common_source
     from dphist.sketch import build as build_sketch
     from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
+    if have_common_source(output, inputs):
+        raise InvalidParameter(f"cannot write the sketch to {output}: it is the input; choose another output")
     with stoppable() as placed, progress_bars(quiet) as watcher:
         progress = None if watcher is None else lambda share: watcher("counting", share)
         built = build_sketch(inputs[0] if len(inputs) == 1 else inputs, size, progress=progress, **options)
@@ -169,6 +172,7 @@ def release(
     nothing was written.
     """
     from dphist.outputs.target import target_of
+    from dphist.outputs.write import refuse_own_input
     from dphist.planning.planner import plan as make_plan
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
@@ -189,6 +193,7 @@ def release(
         raise InvalidParameter("give --output NAME or --dry-run: a release is written with its certificate")
     target = target_of(output, options.get("output_table"), options.get("output_format"))
     target = replace(target, sign=signer)
+    refuse_own_input(target, name, key=sign)
     with stoppable() as placed:
         booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
         result = loaded.release(

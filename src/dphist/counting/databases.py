@@ -175,7 +175,7 @@ def sqlite_source(path: str, events: Events) -> ArrowSource:
 
 
 def sqlite_connection(path: str) -> sqlite3.Connection:
-    address = "file:" + quote(os.path.abspath(path)) + "?mode=ro"
+    address = "file:" + quote(os.fsencode(os.path.abspath(path))) + "?mode=ro"
     database = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
     database.text_factory = decode_text
     database.execute("PRAGMA query_only = ON")

@@ -160,9 +160,31 @@ def available_memory() -> int:
     with suppress(OSError, ValueError, StopIteration):
         line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
         sizes.append(int(line.split()[1]) * 1024)
+    for limit in _control_group_limits():
+        with suppress(OSError, ValueError):
+            sizes.append(int(limit.read_text()))
     if (space := address_space()) is not None:
         sizes.append(max(space - reserved_space(), 0))
     return min(sizes)
+
+
+# The groups of this process, and where their files are.
+_CONTROL_GROUPS: Final = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def _control_group_limits() -> list[Path]:
+    """Files with the memory limits of this process's control group and its parents. DuckDB reads only its own."""
+    own, root = _CONTROL_GROUPS
+    files = []
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            group = Path(path.lstrip("/"))
+            if not controllers:
+                files += [root / each / "memory.max" for each in (group, *group.parents)]
+            elif "memory" in controllers.split(","):
+                files += [root / "memory" / each / "memory.limit_in_bytes" for each in (group, *group.parents)]
+    return files
 
 
 def address_space() -> int | None:

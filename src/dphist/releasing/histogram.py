@@ -87,6 +87,7 @@ def release_histogram(
     names = checked_names(item, count)
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
+    batch_size = int(batch_size)  # sums of narrow numpy integers would wrap around, and rows get noise twice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     assert not isinstance(sound.noise, Noise)
     top_k = rule is Nonzero.TOP_K

@@ -78,7 +78,7 @@ def named_type(kind: Any) -> Any:
         return kind
     try:
         return pa.type_for_alias(kind)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         raise InvalidParameter(
             f"an item's type must be an Arrow type such as 'string', 'int64' or 'date32', not {kind!r}"
         ) from None
