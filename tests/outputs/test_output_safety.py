@@ -440,12 +440,12 @@ def test_writers_with_force_never_mix_their_files(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a.csv", "a.csv.certificate.json"}
 
 
-def test_data_without_a_certificate_is_reported_as_interrupted(tmp_path: Path) -> None:
+def test_data_without_a_certificate_is_not_verified_and_can_be_replaced(tmp_path: Path) -> None:
     write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=False)
     (tmp_path / "a.csv.certificate.json").unlink()
     verification = dphist.verify(tmp_path / "a.csv")
     assert not verification.verified
-    assert "writing it was interrupted" in str(verification)
+    assert "there is no certificate a.csv.certificate.json" in str(verification)
     write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=True)
     assert read_release(tmp_path / "a.csv").problems == ()
 
