@@ -22,6 +22,7 @@ import csv
 import io
 import json
 import math
+import os
 import random
 import re
 import shlex
@@ -625,6 +626,7 @@ def spark_session() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="golden-spark-") as folder:
         from pyspark.sql import SparkSession
 
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master("local[2]").appName("golden")
         for name, value in {
             "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.local.dir": folder,
