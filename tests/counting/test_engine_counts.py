@@ -172,6 +172,8 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
             match=r"no column 'uSER' \(did you mean 'User' or 'user' or 'USER'\?\); its columns are .*'user'",
         ):
             engine(Resources()).check(task(written(table, tmp_path, kind), user="uSER"))
+        with pytest.raises(InputError, match=r"no column 'user, item' \(give each column on its own\)"):
+            engine(Resources()).check(task(written(table, tmp_path, kind), user="user, item"))
     condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")
     assert histogram(engine, condition) == {"x": 2}
     with pytest.raises(InputError, match="cannot tell apart"):

@@ -140,6 +140,8 @@ def require_columns(what: str, names: Sequence[str], wanted: Sequence[str]) -> N
             near = difflib.get_close_matches(column.lower(), [name.lower() for name in times], n=1, cutoff=0.5)
             meant = [repr(short_name(name)) for name in times if near and name.lower() == near[0]]
             hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
+            if "," in column and all(part.strip() in times for part in column.split(",")):
+                hint = " (give each column on its own)"
             raise InputError(f"{what} has no column {column!r}{hint}; its columns are {column_list(names)}")
         if times[column] > 1:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
