@@ -12,7 +12,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,19 +40,24 @@ def race(mode: str) -> None:
         # As if no other process could have booked meanwhile.
         store._is_unchanged = lambda *_: True
     for line in sys.stdin:
-        waiting, start = os.pipe()
-        children = []
-        for _ in range(RACERS):
-            children.append(os.fork())
-            if children[-1] == 0:
-                os.close(start)
-                os.read(waiting, 1)  # until all have started
-                os.write(1, f"{book(line.rstrip())}\n".encode())
-                os._exit(0)
-        os.close(waiting)
-        os.close(start)
-        for child in children:
-            os.waitpid(child, 0)
+        at_once(RACERS, partial(book, line.rstrip()))
+
+
+def at_once(racers: int, act: Callable[[], str]) -> None:
+    """Run `act` in several processes at the same time. Each prints its result."""
+    waiting, start = os.pipe()
+    children = []
+    for _ in range(racers):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(start)
+            os.read(waiting, 1)  # until all have started
+            os.write(1, f"{act()}\n".encode())
+            os._exit(0)
+    os.close(waiting)
+    os.close(start)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 def book(path: str) -> str:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dphist.cli import main
 from dphist.errors import OverBudget
 from dphist.outputs import write
 from dphist.releasing import spending
+from ledger_workers import at_once
 
 # Audit events that change a folder; `open` only if it creates a file.
 NAMING = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "open", "sqlite3.connect")
@@ -54,20 +56,7 @@ def race(racers: int) -> None:
     for name in ("duckdb", "pyarrow", "dphist.counting.duckdb", "dphist.outputs.write", "dphist.releasing.noise"):
         importlib.import_module(name)
     for line in sys.stdin:
-        folder = Path(line.rstrip("\n"))
-        waits, starts = os.pipe()
-        children = []
-        for _ in range(racers):
-            children.append(os.fork())
-            if children[-1] == 0:
-                os.close(starts)
-                os.read(waits, 1)  # until all are there
-                os.write(1, f"{released_by_racer(folder)}\n".encode())
-                os._exit(0)
-        os.close(waits)
-        os.close(starts)
-        for child in children:
-            os.waitpid(child, 0)
+        at_once(racers, partial(released_by_racer, Path(line.rstrip("\n"))))
 
 
 def released_by_racer(folder: Path) -> str:

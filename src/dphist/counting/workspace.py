@@ -147,7 +147,7 @@ def size_of(text: str) -> int:
 
 @cache
 def memory_limit() -> int:
-    """Bytes of the machine, or of this process's control group: DuckDB takes 80 % of them by default."""
+    """Bytes of the machine, for systems without /proc: DuckDB takes 80 % of them by default."""
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
@@ -156,10 +156,12 @@ def memory_limit() -> int:
 
 def available_memory() -> int:
     """Bytes this process can still get."""
-    sizes = [memory_limit()]
+    sizes = []
     with suppress(OSError, ValueError, StopIteration):
         line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
         sizes.append(int(line.split()[1]) * 1024)
+    if not sizes:
+        sizes.append(memory_limit())
     for limit in _control_group_limits():
         with suppress(OSError, ValueError):
             sizes.append(int(limit.read_text()))
@@ -173,7 +175,7 @@ _CONTROL_GROUPS: Final = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def _control_group_limits() -> list[Path]:
-    """Files with the memory limits of this process's control group and its parents. DuckDB reads only its own."""
+    """Files with the memory limits of this process's control group and its parents."""
     own, root = _CONTROL_GROUPS
     files = []
     with suppress(OSError):
