@@ -20,7 +20,7 @@ $(BIN)/python:
 
 # Compiling all installed modules takes longer than the demo; Python compiles those it imports.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --no-compile -e '.[plot]'
+	$(INSTALL) --no-compile -e '.[frames,plot]'
 	@touch $@
 
 # Compile once, because otherwise both test processes would; the packages' own tests are not needed.

@@ -67,7 +67,7 @@ def figure(number: float) -> str:
     """Four significant digits; whole numbers from 1,000 to 1e15."""
     if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
         return f"{number:.4g}"
-    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:z.4g}"
 
 
 def plain_number(number: float) -> str:

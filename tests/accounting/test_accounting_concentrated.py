@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 import dphist
 import oracles_accounting as oracle
+import oracles_discrete as oracle_discrete
 from dphist.accounting import renyi_of_plan, zcdp_of_plan
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
@@ -164,3 +166,26 @@ def test_every_level_of_a_plan_with_spread_is_within_rho(bound: dict[str, Any]) 
         assert slope <= max(moves.values()) * (1 + Fraction(1, 2**50))
         assert moves[last] * (last.items + 1) / last.items > slope
         assert moves[last] * (last.weight + 2) ** 2 / last.weight**2 > slope
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+def test_conditioning_shared_noise_costs_rho(delta: float) -> None:
+    """(sqrt(D/2) + sqrt(h))^2 with D by search and delta0 by summation: without h, rho would be too small."""
+    plan = dphist.plan(epsilon=1.0, delta=delta, max_nonzero=40, gamma=6)
+    noise, k = plan.noise, 40
+    assert isinstance(noise, LatticeNoise)
+    assert noise.variance_shared > 0
+    unit = noise.lattice**2 / float(noise.variance)
+    move = unit * max(s - s * s / (noise.gamma + k) for s in range(1, k + 1))
+    passes = float(
+        oracle_discrete.infinite_event_discrete(
+            count=k, variance=noise.variance, variance_shared=noise.variance_shared, limit=noise.limit
+        )
+    )
+    assert passes > delta / 1000
+    found = zcdp_of_plan(plan)
+    assert found.delta >= passes * (1 - 1e-9), "the delta of new counts is too small"
+    with mp.workdps(50):
+        due = (mp.sqrt(mpf(move) / 2) + mp.sqrt(-mp.log1p(-mpf(passes)))) ** 2
+        assert due > mpf(renyi_of_plan(plan).slope), "the example does not show the difference"
+    assert found.rho >= float(due) * (1 - 1e-9), "rho lacks the cost of conditioning the shared noise"

@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from dphist.counting.task import Resources, Task
+from dphist.counting.workspace import attempt
 from dphist.errors import DphistError, InputError, InvalidParameter
 from engine_cases import (
     EACH_ENGINE,
@@ -271,3 +272,21 @@ def test_invalid_threads_and_folders(engine: Factory, tmp_path: Path) -> None:
         engine(Resources(threads=0)).check(task(table()))
     with pytest.raises(InputError, match=r"temporary folder .* does not exist"):
         engine(Resources(folder=tmp_path / "none")).check(task(table()))
+
+
+@pytest.mark.parametrize(
+    "kind", [OSError, FileNotFoundError, PermissionError, IsADirectoryError, MemoryError, ValueError, RuntimeError]
+)
+def test_the_text_of_an_error_of_a_reader_is_not_repeated(kind: type[Exception]) -> None:
+    """An OSError may quote a value or a path of the data as any other error may."""
+
+    text = "cannot parse 'secretcell' in /secretpath"
+
+    def fail() -> None:
+        raise kind(text)
+
+    with pytest.raises(InputError) as refused:
+        attempt(fail, "the input log.csv")
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "secret" not in shown, "the text of the reader's error is in the message"
+    assert "log.csv" in str(refused.value)

@@ -8,6 +8,9 @@ import decimal
 import math
 import os
 import sqlite3
+import traceback
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from dphist.counting.task import Resources
+from dphist.counting.task import Resources, Value
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
@@ -312,3 +315,60 @@ def test_types_of_sqlite_columns_are_the_declared_ones(engine: Factory, tmp_path
             found = histogram(engine, task(path, items=column, **more))
             assert found == dict.fromkeys(expected[column], 1), column
     assert set(histogram(engine, task(path, table="v", items="more"))) >= {"1", "2.5"}
+
+
+READS_A_FILE = [
+    "read_text({secret})", "read_blob({secret})",
+    "read_csv({secret}, header=false, columns={{'content': 'VARCHAR'}})",
+    "(SELECT file AS content FROM glob({secret}))", "{secret}",
+    "(SELECT content FROM read_text({folder} || '/*'))",
+]  # fmt: skip
+
+
+@EMBEDDED
+@pytest.mark.parametrize("reading", READS_A_FILE)
+def test_a_view_of_a_duckdb_input_reads_no_other_file(engine: Factory, tmp_path: Path, reading: str) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("content\nS3CR3T\n")
+    where = reading.format(secret=f"'{secret}'", folder=f"'{tmp_path}'")
+    path = tmp_path / "x.duckdb"
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.execute(f'CREATE VIEW v AS SELECT 1 AS "user", content AS item FROM {where}')
+        connection.execute(f'CREATE MACRO m() AS TABLE SELECT 1 AS "user", content AS item FROM {where}')
+    for more in ({}, {"query": "FROM v"}, {"query": "FROM m()"}):
+        with pytest.raises(InputError) as caught:
+            engine(Resources()).check(task(path, **more))
+        assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))
+        with pytest.raises(InputError):
+            histogram(engine, task(path, **more))
+
+
+MACROS = [
+    "least(a, b) AS a", "greatest(a, b) AS a", "strlen(a) AS 0", "hash(a) AS 0", "count(a) AS 7",
+    "floor(a) AS 1e9",
+    "isnan(a) AS false", "regexp_matches(a, b) AS true", "decode(a) AS 'x'", "encode(a) AS a", "lower(a) AS 'x'",
+    "coalesce(a, b) AS 5", "sum(a) AS 1000000", "row_number() AS 1",
+]  # fmt: skip
+
+
+@EMBEDDED
+def test_macros_types_and_tables_of_a_duckdb_input_do_not_replace_ours(engine: Factory, tmp_path: Path) -> None:
+    found = []
+    for macros in ([], MACROS):
+        path = tmp_path / f"x{len(macros)}.duckdb"
+        with contextlib.closing(duckdb.connect(str(path))) as connection:
+            connection.execute('CREATE TABLE e ("user" INT, item VARCHAR, price DOUBLE)')
+            connection.execute("INSERT INTO e SELECT range % 9, 'I' || range % 4, 1e6 FROM range(90)")
+            connection.execute("INSERT INTO e VALUES (1, repeat('x', 9000), 1)")
+            for macro in macros:
+                with contextlib.suppress(duckdb.Error):  # some names are syntax
+                    connection.execute(f"CREATE MACRO {macro}")
+            for name in ("dphist_events", "dphist_listed", "dphist_counts", "dphist_pairs") if macros else ():
+                connection.execute(f"CREATE TABLE {name} AS SELECT 5 AS p0, 5 AS k0, true AS matched")
+        rows = task(
+            path, query='SELECT "user", item, price FROM e', where="lower(item) <> 'i3'", max_items_per_user=2,
+            values=(Value("price", Fraction(0), Fraction(1)),),
+        )  # fmt: skip
+        found.append([sorted(rows_of(engine, rows)), histogram(engine, replace(rows, values=(), rank=1))])
+    assert found[0] == found[1]
+    assert found[0][0]

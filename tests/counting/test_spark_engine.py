@@ -288,14 +288,38 @@ def test_a_condition_on_columns_that_differ_in_case_only(engine: Factory) -> Non
 
 
 CSV_ROWS = [
-    b"1", b"2,a", b"3,\xff,z", b"4,a4,\xff", b'5,a"5,z', b'6,"a""6",z', b'7,"a\r\n7",z', b'8,"a\n8",z',
-    b"9,a9,z\r", b"", b"  ", b",,", b"10, a ,z", b'11,"",z', b'12,"  ",z', b'13,"a, b",z', b"14,a\\,z", b"15,#a,z",
-    b"#16,a16,z", b"17,NULL,z", b"18,\\N,z", b"19,a\0b,z", b'"20","a20","z"', b'21,"x21" ,z', b"22,nan,z",
-    b"23,-,z", b'24,a,"z\n"',
-]  # fmt: skip
-OTHER_CSV = {
-    b"1,a,z,more": {}, b"1,'a,b',z": {}, b"1,\xef\xbf\xbd,z": {}, b'1,"a"x,z': {'"a"x': 1},
-    b'1, "x",z': {' "x"': 1},
+    b"1",
+    b"2,a",
+    b"3,\xff,z",
+    b"4,a4,\xff",
+    b'5,a"5,z',
+    b'6,"a""6",z',
+    b'7,"a\r\n7",z',
+    b'8,"a\n8",z',
+    b"9,a9,z\r",
+    b"",
+    b"  ",
+    b",,",
+    b"10, a ,z",
+    b'11,"",z',
+    b'12,"  ",z',
+    b'13,"a, b",z',
+    b"14,a\\,z",
+    b"15,#a,z",
+    b"#16,a16,z",
+    b"17,NULL,z",
+    b"18,\\N,z",
+    b"19,a\0b,z",
+    b'"20","a20","z"',
+    b'21,"x21" ,z',
+    b"22,nan,z",
+    b"23,-,z",
+    b'24,a,"z\n"',
+]
+# Accepted only in files whose quoted values have no line breaks.
+MISPLACED = [b'5,a"5,z', b'21,"x21" ,z']  # fmt: skip
+OTHER_CSV: dict[bytes, dict[str, int]] = {
+    b"1,a,z,more": {}, b"1,'a,b',z": {}, b"1,\xef\xbf\xbd,z": {},
 }  # fmt: skip
 JSON_LINES = [
     b'{"user":1,"item":"a1"} ', b' {"user":2,"item":"a2"}', b'{"user":3,"item":"a3"}\r',
@@ -321,8 +345,11 @@ OTHER_JSON = {
 @pytest.mark.parametrize("end", [pytest.param(b"\n", marks=pytest.mark.slow), b"\r\n"])
 def test_csv_rows_match_the_embedded_engine(engine: Factory, tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "x.csv"
-    for rest in (b"\n", end):  # line endings may differ from that of the header
-        path.write_bytes(b"user,item,more" + end + b"".join(row + rest for row in CSV_ROWS))
+    correct = [row for row in CSV_ROWS if row not in MISPLACED]
+    lines = [row for row in CSV_ROWS if b"\n" not in row]
+    # Line endings may differ from that of the header.
+    for rest, rows in ((b"\n", correct), (end, correct), (b"\n", lines), (end, lines)):
+        path.write_bytes(b"user,item,more" + end + b"".join(row + rest for row in rows))
         found = histogram(engine, task(path, null_items=True))
         assert found == histogram(DuckDBEngine, task(path, null_items=True))
         assert len(found) > 12

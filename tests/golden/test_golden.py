@@ -14,9 +14,7 @@ def changed(section: str, *, quick: bool) -> list[str]:
     found = golden.compute(section, quick=quick)
     assert found
     assert quick or found.keys() == stored.keys()
-    return [
-        f"{name}: {line}" for name, value in found.items() for line in golden.differences(stored.get(name), value)
-    ]
+    return [f"{name}: {line}" for name in found for line in golden.changes_of(name, stored, found)]
 
 
 @pytest.mark.parametrize("section", ["plans", "commands", "releases_duckdb"])

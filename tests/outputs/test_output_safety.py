@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -474,3 +475,23 @@ def test_a_killed_write_to_a_database_is_undone(tmp_path: Path) -> None:
     assert read_release(tmp_path / "a.sqlite").problems == ()
     write_release(OLD, {}, target, force=True)
     assert names(tmp_path) == {"a.sqlite"}
+
+
+@pytest.mark.parametrize("number", [None, errno.ENOSPC], ids=str)
+@pytest.mark.parametrize("name", FILES)
+def test_the_text_of_a_system_error_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int | None
+) -> None:
+    """Arrow's errors are OSErrors whose text may quote a value or a path of the data, also beside a number."""
+    text = "cannot encode 'secretcell' of /secretpath"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(text) if number is None else OSError(number, text, "/secretpath")
+
+    monkeypatch.setattr(write, "write_rows", fail)
+    with pytest.raises(OutputError) as refused:
+        write_release(NEW, {}, target_of(tmp_path / name), force=False)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "secret" not in shown, "the text of the OSError is in the message"
+    assert refused.value.__cause__ is None
+    assert (os.strerror(number) if number else "writing it failed") in str(refused.value)

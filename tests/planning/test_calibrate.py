@@ -19,7 +19,7 @@ from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import release_probability
-from dphist.privacy.certificate import certify_family
+from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
@@ -343,3 +343,23 @@ def test_release_probabilities_rise_from_nothing_to_certainty() -> None:
         assert chances[-1] > 0.98
     public = make_plan(epsilon=1.0, delta=1e-6, public_items=10)
     assert release_probability(public.noise, [1, 2]).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        *({"top": top, "offset": rule} for top in (1, 2, 5) for rule in ("opposite", "independent", "none")),
+        {"max_items_per_user": 1}, {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 1},
+        {"max_nonzero": 12}, {"max_nonzero": 12, "gamma": 3}, {"max_nonzero": 12, "noise": "continuous"},
+        {"public_items": 5}, {"max_items_per_user": 2, "sums": [(0, 1)]},
+        {"max_items_per_user": 4, "mechanism": "laplace"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (0.1, 1e-3)])
+def test_no_plan_is_above_its_delta_by_any_share(bound: dict[str, Any], epsilon: float, delta: float) -> None:
+    """Certified again without a budget, in which the search could have been generous."""
+    plan = make_plan(epsilon=epsilon, delta=delta, **bound)
+    again = certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta
+    assert plan.certificate.delta <= delta, f"accepted at {plan.certificate.delta / delta} times its delta"
+    assert again <= delta, f"accepted at {again / delta} times its delta"

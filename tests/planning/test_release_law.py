@@ -8,6 +8,7 @@ Power: noise or a threshold that is wrong by the stated amount is twice as far a
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ import pytest
 from scipy import special, stats
 
 import dphist
+from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise
+from dphist.releasing.noise import begin, noisy_sizes
+from dphist.sampling.sampler import ExactSampler
+from dphist.sampling.table import LaplaceLaw
+from dphist.sampling.tap import SeededTap
 from release_data import events
 
 # Runs are slow and items are cheap: 20 runs of 200 items see a variance that is 30 % off.
@@ -102,3 +108,72 @@ def test_law_of_a_release_over_many_runs(options: dict[str, Any]) -> None:
     pairs = np.cov(high[:, 0], high[:, 1])[0, 1]
     error = math.sqrt((plan.total_noise**4 + shared**2) / 600)
     assert abs(pairs - shared) < ALLOWED * error
+
+
+def asked_variances(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The laws of the tables from which draws are taken, in order; every draw of a release goes through one."""
+    asked, sample = list[Any](), ExactSampler._sample
+
+    def recorded(self: ExactSampler, n: int, *more: Any) -> Any:
+        if n:
+            asked.append(self.table.law)
+        return sample(self, n, *more)
+
+    monkeypatch.setattr(ExactSampler, "_sample", recorded)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"max_items_per_user": 3}, {"max_items_per_user": 3, "mechanism": "laplace"},
+        {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 40, "gamma": 6}, {"top": 3},
+        {"top": 3, "offset": "independent"}, {"public_items": 2},
+        {"max_items_per_user": 3, "sums": [(0, 1), (-2, 5)]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_noise_is_drawn_with_exactly_the_variance_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch, bound: dict[str, Any]
+) -> None:
+    """Not statistics: which law the sampler is asked for. One per cent less would be a forged certificate."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, **bound)
+    noise, asked = plan.noise, asked_variances(monkeypatch)
+    counts = np.array([10**7, 10**7])  # users, or steps with spread: far above the threshold
+    assert begin(plan, SeededTap(1)).release(counts, [counts] * len(plan.sums)).index.size == 2
+    if isinstance(noise, LaplaceNoise):
+        assert asked == [LaplaceLaw(noise.scale)], "noise of another scale than the certified one was drawn"
+        return
+    assert isinstance(noise, LatticeNoise)
+    shared = [noise.variance_shared] * (2 if plan.releases_offset else 1) if noise.variance_shared else []
+    expected = [*shared, noise.variance, *(one.variance for one in plan.sums)]
+    found = [law.variance for law in asked]
+    assert found == expected, "noise of another variance than the certified one was drawn"
+
+
+def test_noisy_sizes_are_drawn_with_the_variance_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = CapChoice((1, 5, 20), Fraction(123, 4))
+    asked = asked_variances(monkeypatch)
+    noisy_sizes(choice, [3] * choice.buckets, SeededTap(1))
+    assert [law.variance for law in asked] == [choice.variance], "another variance than the certified one"
+
+
+class NoNoise:
+    """Draws that are all 0, to see what is noised."""
+
+    def of(self, sampler: ExactSampler, rows: Any, *, compiled: bool | None = None) -> Any:
+        del sampler, compiled
+        return np.zeros(rows.size, dtype=np.int64)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-2, 5), (10, 10.5)])
+def test_sums_are_centred_so_that_both_ends_of_the_range_move_them_equally(low: float, high: float) -> None:
+    """A user at either end moves the sum by half the range. One step off, one end would move it by more."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=2, sums=[(low, high)])
+    noise, session, index = plan.sums[0], begin(plan, SeededTap(1)), np.zeros(1, dtype=np.int64)
+    half = Fraction(high) / 2 - Fraction(low) / 2
+    for users in (1, 7):
+        for steps, value in ((0, -half), (2 * noise.reach, half), (noise.reach, 0)):
+            counts, sums = np.array([users]), [np.array([users * steps])]
+            (found,) = session.noisy_sums(counts, sums, index, [NoNoise()])
+            assert found[0] == float(users * value), "a user moves the sum by more than its certified reach"

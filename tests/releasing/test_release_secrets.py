@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,22 @@ def test_a_certificate_and_a_ledger_have_no_secret() -> None:
     assert_hidden(json.dumps(facts), ["hush"])
     # A column name is recorded unchanged, even if it looks like an address.
     assert request_from({**values, "input": "a", "user": "x://a?b"}).to_dict()["user"] == "x://a?b"
+
+
+@pytest.mark.parametrize("kind", ["path", "list", "public list"])
+def test_the_folders_of_an_input_are_not_published(tmp_path: Path, kind: str) -> None:
+    """The certificate and the report are public; folders may name people, projects and machines."""
+    folder = tmp_path / "jane-doe-case"
+    folder.mkdir()
+    for name in ("log.csv", "items.csv"):
+        (folder / name).write_text("user,item\n" + "".join(f"{user},tea\n" for user in range(200)))
+    given: Any = [folder / "log.csv"] if kind == "list" else folder / "log.csv"
+    more: dict[str, Any] = {"items": folder / "items.csv"} if kind == "public list" else {}
+    found = dphist.release(
+        given, user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, output=tmp_path / "o.csv",
+        **more,
+    )  # fmt: skip
+    certificate = (tmp_path / "o.csv.certificate.json").read_text()
+    assert "jane-doe" not in certificate + str(found) + repr(found.request)
+    assert '"log.csv"' in certificate
+    assert dphist.verify(tmp_path / "o.csv").verified

@@ -720,3 +720,37 @@ def test_no_checkpoint_is_replaced(tmp_path: Path, keys: Path) -> None:
             ledger.checkpoint().write(tmp_path / name, sign=keys / "own")
     assert (tmp_path / "c.json").read_text() == "older"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ledger", "c.json", "link.json"]
+
+
+def test_the_booking_of_a_signed_release_cannot_be_changed(tmp_path: Path, keys: Path) -> None:
+    """A forger who names another booking could hide that this release was never paid for."""
+    path, ledger = tmp_path / "q.csv", tmp_path / "log.ledger"
+    Ledger.init(ledger, "log", epsilon=2, delta=1e-5)
+    dphist.release(
+        events({"tea": 900, "milk": 700}), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=2,
+        ledger=ledger, dataset="log", output=path, sign=keys / "own",
+    )  # fmt: skip
+    assert dphist.verify(path, public_key=keys / "own.pub").signature == "trusted"
+    original = certificate_of(path).read_text()
+    for name, value in (("entry", 77), ("hash", "0" * 64), ("ledger", "0" * 32)):
+        change = {name: value}
+        sealed_again(path, lambda document, change=change: document["booking"].update(change))  # type: ignore[misc]
+        found = dphist.verify(path, public_key=keys / "own.pub")
+        assert found.signature == "invalid", f"the signature does not cover the booking's {name}"
+        assert not found.verified
+        certificate_of(path).write_text(original)
+
+
+def test_the_signature_covers_every_entry_that_a_document_may_have(tmp_path: Path, keys: Path) -> None:
+    """Whatever optional entries the example lacks: each may be changed, added or removed only with the key."""
+    path = tmp_path / "q.csv"
+    write(path, keys / "own")
+    document, trust = json.loads(certificate_of(path).read_text()), Trust.of(keys / "own.pub", None)
+    optional = {name: {"a": 1} for name in ("booking", "choice", "caveats", "private", "created", "anything else")}
+    everything = {**document, **optional}
+    everything["signature"] = signer_of(keys / "own")(everything)
+    assert examine(everything, path, None, trust).status == "trusted"
+    for name in everything.keys() - {"signature", SEAL}:
+        rest = {key: value for key, value in everything.items() if key != name}
+        for forged in (rest, {**everything, name: {"a": 2}}):
+            assert examine(forged, path, None, trust).status == "invalid", f"{name!r} is not signed"

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 import dphist
-from dphist.display import plain_number
+from dphist.display import figure, plain_number
 from dphist.planning.utility import LEVELS, right_guesses, verdict_of
 from dphist.privacy.types import Budget
+from dphist.releasing.summary import summarize
 from dphist.releasing.verify import verify
 
 LOG = pd.DataFrame({
@@ -196,3 +197,44 @@ def test_estimates_from_noise_alone_are_rough() -> None:
     assert rough.summary.left_out is None
     assert "Estimates are rough" not in " ".join(made(epsilon=5.0, mechanism="laplace").summary.warnings)
     assert "Estimates are rough" not in " ".join(made(epsilon=0.05, max_items_per_user=2).summary.warnings)
+
+
+def few(counts: dict[str, int], **options: Any) -> str:
+    users = [user for count in counts.values() for user in range(count)]
+    items = [item for item, count in counts.items() for _ in range(count)]
+    frame = pd.DataFrame({"user": users, "item": items})
+    return str(dphist.release(frame, user="user", item="item", epsilon=1, delta=1e-6, seed=1, **options))
+
+
+EIGHT = {f"i{rank}": 3000 - 300 * rank for rank in range(8)}
+
+
+def test_a_full_release_does_not_blame_the_threshold() -> None:
+    """As many items as it may have: no other option but a larger K would give more."""
+    for options in ({"top": 4}, {"max_nonzero": 5}):
+        assert "passed the threshold" not in few(EIGHT, **options), options
+    assert "smaller top" in few({"a": 900, "b": 3}, top=4)
+    assert "smaller top" not in few({"a": 900, "b": 3}, max_nonzero=5)
+
+
+def test_the_margin_does_not_hide_what_a_top_k_step_subtracts() -> None:
+    """Of eight items with a bound of five, the sixth count is subtracted from all."""
+    shown = " ".join(few(EIGHT, max_nonzero=5).split())
+    assert "of noise; if there is an item of rank 6, all counts are also lower by its count" in shown
+    for options in ({"top": 5}, {"max_items_per_user": 3}):
+        assert "also lower by its count" not in few(EIGHT, **options), options
+    # Nothing may be left after the subtraction, which is not the threshold's doing alone.
+    none = " ".join(few(dict.fromkeys("abcdefgh", 3000), max_nonzero=5).split())
+    assert "more than the item of rank 6 if there is one" in none
+
+
+def test_a_query_is_a_warning() -> None:
+    request = {"input": "x.duckdb", "query": "SELECT user, item FROM e GROUP BY ALL HAVING count(*) > 3"}
+    found = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=3)
+    shown = summarize(found, request, Budget(1.0, 1e-6), items=9, largest=100.0).lines("")
+    assert any(line.startswith("Warning: The guarantee assumes that the rows") for line in shown)
+
+
+def test_no_number_is_minus_zero() -> None:
+    assert figure(-0.0) == "0"
+    assert "-0" not in few({"a": 900}, max_items_per_user=1)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import dphist
 from dphist.releasing.document import plan_facts
+from dphist.releasing.verify import verify_document
 from release_data import events, resealed, restate
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -187,3 +190,28 @@ def test_a_choice_without_its_budget_is_refused(tmp_path: Path) -> None:
         restate(document, whole)
 
     assert any("choice of the limit" in problem for problem in forged(path, forge).problems)
+
+
+@pytest.mark.parametrize("options", [{}, {"round": True}, {"top": 3, "max_items_per_user": None}], ids=str)
+def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, Any]) -> None:
+    """A forged row need not be far below: no release has a count at the threshold or half a count below it."""
+    asked = {"max_items_per_user": 20, **options}
+    path = release_of(**{name: value for name, value in asked.items() if value is not None})
+    document = json.loads(Path(f"{path}.certificate.json").read_text())
+    threshold, rounded = document["counts"]["greater_than"], options.get("round", False)
+    assert threshold > 10
+
+    def problems(count: float) -> tuple[str, ...]:
+        counts = pa.array([count], pa.int64() if rounded else pa.float64())
+        return verify_document(document, pa.table({"item": ["tea"], "count": counts}), "a").problems
+
+    # A rounded count was at most half above what it is now.
+    low = (
+        [math.ceil(threshold - 0.5) - 1]
+        if rounded
+        else [threshold * (1 - 2e-9), threshold - 0.01, threshold - 0.99]
+    )
+    for count in low:
+        found = problems(count)
+        assert "a count is below the threshold" in found, f"{threshold - count} below the threshold is accepted"
+    assert not problems(math.ceil(threshold) + 1)

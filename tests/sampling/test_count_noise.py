@@ -18,7 +18,8 @@ import dphist
 import oracles_simulation as oracle
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
-from dphist.releasing.noise import Cut, begin
+from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
+from dphist.releasing.result import Form
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.tap import SeededTap
 
@@ -233,3 +234,13 @@ def test_a_whole_release_matches_its_selection(top_plan: Plan) -> None:
     assert sorted(item.as_py() for item in release.items) == list(range(TOP))
     # With L - 1 as a second shift, none of them would be.
     assert selection_errors(top_plan, np.array([sure]), LOWER)[0][0] < 1e-9
+
+
+def test_no_repr_of_the_noise_shows_a_secret() -> None:
+    """Tracebacks, logs and notebooks show reprs: of draws and true counts, nothing may be in one."""
+    secret, digits = 987654321, "987654321"
+    numbers = np.array([secret])
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededTap(1), Cut(secret, 5), secret, -secret)
+    piece = Piece(Form(), (numbers,), numbers, (numbers,), secret)
+    for holder in (session, session.cut, piece, Total(secret, secret, secret)):
+        assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import threading
 import warnings
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
@@ -198,3 +200,34 @@ def test_bad_sizes(tap: Tap, n: int) -> None:
 def test_bad_seeds(seed: int) -> None:
     with pytest.raises(InvalidParameter, match=str(seed)):
         SeededTap(seed)
+
+
+def test_key_and_nonce_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are AES-256-CTR under exactly the bytes that `os.urandom` gave, and nothing else is random."""
+    given = list[bytes]()
+    system = os.urandom
+
+    def recorded(n: int) -> bytes:
+        given.append(system(n))
+        return given[-1]
+
+    monkeypatch.setattr(os, "urandom", recorded)
+    words = SecureTap().words(100)
+    assert sorted(map(len, given)) == [16, 32], "key and nonce are not from os.urandom"
+    nonce, key = sorted(given, key=len)
+    stream = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor().update(bytes(800))
+    np.testing.assert_array_equal(words, np.frombuffer(stream, dtype=np.uint64))
+
+
+def test_the_seed_of_another_generator_does_not_repeat_the_words() -> None:
+    """Programs seed `random`, and its state can be computed from its outputs: noise must not depend on it."""
+
+    def words() -> NDArray[np.uint64]:
+        random.seed(1)
+        return SecureTap().words(4)
+
+    state = random.getstate()
+    try:
+        assert_all_differ(words(), words())
+    finally:
+        random.setstate(state)

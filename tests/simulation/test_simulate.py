@@ -238,7 +238,7 @@ def test_default_caps() -> None:
     ("given", "message"),
     [
         ({}, "give public data, or zipf"),
-        ({"source": "x.csv", "zipf": "1,10,10"}, "give public data, or zipf"),
+        ({"source": "x.csv", "zipf": "1,10,10"}, "give public data or zipf, not both"),
         ({"zipf": "1,10"}, "of the form S,N,USERS"),
         ({"zipf": "1,10.5,10"}, "of the form S,N,USERS"),
         ({"zipf": 5}, "of the form S,N,USERS"),

@@ -1,4 +1,4 @@
-"""Read-only databases: DuckDB files attached, SQLite files through Python's sqlite3, PostgreSQL through ADBC.
+"""Read-only databases: DuckDB files in an instance of their own, SQLite files by sqlite3, PostgreSQL by ADBC.
 
 Every SQLite cell may have its own type; here the declared type applies. A column declared as integer, float, text
 or bytes (by SQLite's affinity rules) has that type, and cells of other types are missing. All other columns
@@ -12,15 +12,22 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from dphist.counting.files import file_head
 from dphist.counting.frames import ArrowSource, decode_text, text_of, whole_of
-from dphist.counting.sql import Opened, Source, describe, name, text
+from dphist.counting.sql import Source, describe, name, text
 from dphist.counting.task import Events
-from dphist.counting.workspace import about_sql, attempt, name_list
+from dphist.counting.workspace import about_sql, attempt, connect_reader, name_list, reader_settings
 from dphist.errors import InputError, postgres_driver
+
+# Rows of a batch from DuckDB, which computes as many at a time.
+VECTOR: Final = 2048
+NO_OTHER_FILES: Final = (
+    "{what} cannot be read: it is damaged, or has a view that fails or reads other files, which is not allowed"
+)
 
 
 def database_source(connection: Any, path: str, kind: str, events: Events, label: str, probe: bool) -> Source:
@@ -32,7 +39,7 @@ def database_source(connection: Any, path: str, kind: str, events: Events, label
         raise InputError(f"the file {path!r} is not a DuckDB or SQLite database")
     if kind == "sqlite":
         return sqlite_source(path, events).as_source(connection, label, probe)
-    return duckdb_source(connection, path, events, label)
+    return duckdb_source(connection, path, events, label, probe)
 
 
 def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tuple[str, str]:
@@ -50,46 +57,69 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
     return tables[exact[0]]
 
 
-def duckdb_source(connection: Any, path: str, events: Events, label: str) -> Source:
+def duckdb_source(connection: Any, path: str, events: Events, label: str, probe: bool) -> Source:
+    """A table, view or query of a DuckDB file, read in a DuckDB instance of its own that opens no other file.
+
+    The rows come as Arrow. So macros of the file replace no function in the SQL that counts, and its views cannot
+    read files of this machine.
+    """
+    import pyarrow as pa
+
     what = f"the database {path!r}"
     locked = "{what} cannot be read: it is damaged, or another program or connection has it open for writing"
-    alias = attempt(lambda: attach(connection, os.path.abspath(path), label), what, locked)
-    before = "USE memory"
-    if events.query is not None:
-        query = events.query
-        statements = bind_query(lambda: connection.extract_statements(query), query)
-        if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
-            raise InputError(f"the query {query!r} is not a single SELECT")
-        relation, before = subquery(events.query), f"USE {name(alias)}"
-        connection.execute(before)
-        columns = bind_query(lambda: describe(connection, relation), events.query)
-        connection.execute("USE memory")
-    else:
-        rows = connection.execute(
-            f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = {text(alias)} UNION ALL "
-            "SELECT schema_name, view_name FROM duckdb_views() "
-            f"WHERE database_name = {text(alias)} AND NOT internal"
-        ).fetchall()
-        schema, table = choose_table(events, what, sorted((str(a), str(b)) for a, b in rows))
-        relation = f"{name(alias)}.{name(schema)}.{name(table)}"
-        columns = attempt(lambda: describe(connection, relation), what)
-    kinds = {column: (name(column), kind) for column, kind in columns}
-    return Source(
-        what,
-        [column for column, _ in columns],
-        lambda wanted: Opened(relation, {column: kinds[column] for column in wanted}, before),
-    )
+    settings = reader_settings(connection)
+    readers: list[Any] = []  # those in use
 
+    @contextmanager
+    def open_reader() -> Iterator[Any]:
+        reader = attempt(lambda: connect_reader(settings, os.path.abspath(path), label), what, locked)
+        readers.append(reader)
+        try:
+            yield reader
+        finally:
+            readers.remove(reader)
+            reader.close()
 
-def attach(connection: Any, path: str, label: str) -> str:
-    """Attach a file, unless another input already did, and return its name."""
-    known = connection.execute("SELECT database_name, path FROM duckdb_databases()").fetchall()
-    for alias, place in known:
-        if place is not None and os.path.realpath(place) == os.path.realpath(path):
-            return str(alias)
-    alias = f"{label}_{len(known)}"
-    connection.execute(f"ATTACH {text(path)} AS {name(alias)} (TYPE duckdb, READ_ONLY)").fetchall()
-    return alias
+    query = events.query
+    with open_reader() as reader:
+        if query is not None:
+            statements = bind_query(lambda: reader.extract_statements(query), query)
+            if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
+                raise InputError(f"the query {query!r} is not a single SELECT")
+            relation, before = subquery(query), f"USE {name(label)}"
+            reader.execute(before)
+            columns = bind_query(lambda: describe(reader, relation), query)
+        else:
+            rows = reader.execute(
+                "SELECT schema_name, table_name FROM duckdb_tables() "
+                f"WHERE database_name = {text(label)} UNION ALL "
+                "SELECT schema_name, view_name FROM duckdb_views() "
+                f"WHERE database_name = {text(label)} AND NOT internal"
+            ).fetchall()
+            schema, table = choose_table(events, what, sorted((str(a), str(b)) for a, b in rows))
+            relation, before = f"{name(label)}.{name(schema)}.{name(table)}", "USE memory"
+            columns = attempt(lambda: describe(reader, relation), what, NO_OTHER_FILES)
+
+    def select(reader: Any, wanted: list[str], rows: str = "") -> Any:
+        reader.execute(before)
+        return reader.sql(f"SELECT {', '.join(map(name, wanted))} FROM {relation}{rows}")
+
+    def schema_of(wanted: list[str]) -> Any:
+        with open_reader() as reader:
+            return select(reader, wanted, " LIMIT 0").to_arrow_table().schema
+
+    def batches(wanted: list[str], schema: Any) -> Iterator[Any]:
+        with open_reader() as reader, closing(select(reader, wanted).to_arrow_reader(VECTOR)) as stream:
+            for batch in stream:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    def data(wanted: list[str]) -> Any:
+        schema = schema_of(wanted)
+        return pa.RecordBatchReader.from_batches(schema, batches(wanted, schema))
+
+    names = [column for column, _ in columns]
+    source = ArrowSource(what, names, schema_of, data, NO_OTHER_FILES).as_source(connection, label, probe)
+    return replace(source, open=lambda wanted: replace(source.open(wanted), readers=readers))
 
 
 def subquery(query: str) -> str:
@@ -179,6 +209,7 @@ def sqlite_connection(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
     database.text_factory = decode_text
     database.execute("PRAGMA query_only = ON")
+    database.execute("PRAGMA trusted_schema = OFF")  # views cannot use functions with side effects
     return database
 
 

@@ -135,6 +135,7 @@ class Session:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self.readers: Sequence[Any] = ()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="dphist")
         self.progress: Progress | None = None
         self.shown = 0.0
@@ -149,12 +150,15 @@ class Session:
         future = self.pool.submit(action)
         try:
             while not wait([future], timeout=TICK).done:
-                with suppress(Exception):
-                    self._show(min(self.connection.query_progress() / 100.0, 0.99))
+                for connection in [self.connection, *self.readers]:
+                    with suppress(Exception):
+                        self._show(min(connection.query_progress() / 100.0, 0.99))
         except BaseException:
             # Repeated, because an interrupt is lost if the query has not begun.
             while not future.done():
-                self.connection.interrupt()
+                for connection in [self.connection, *self.readers]:
+                    with suppress(Exception):  # a reader may be closed by now
+                        connection.interrupt()
                 wait([future], timeout=0.05)
             raise
         return future.result()
@@ -185,8 +189,7 @@ class Session:
             listed = replace(listed, null_items=events.null_items)
             self.make_list(listed, partial(sql.public_list, types=rows.types()[1:]), probe)
         pairs = Pairs(events, rows, None if listed is None else LISTED, task.values)
-        if not probe:
-            self.execute(opened.before, what)
+        self.readers = opened.readers
         return pairs, what
 
     def make_list(self, listed: Events, query: Callable[[Rows, bool], str], probe: bool = False) -> None:
@@ -195,8 +198,8 @@ class Session:
             lambda: open_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )
         statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows, listed.null_items)}"
+        self.readers = opened.readers
         if not probe:
-            self.execute(opened.before, what)
             self.execute(statement, f"{what} (the public items)")
 
 

@@ -7,6 +7,7 @@ field is NULL whether quoted or not, and the header line determines the delimite
 writes them (1 and 1.0 are different texts), lists and objects are JSON, and null and missing keys are NULL; every
 key is a column, because only reading all rows could tell which keys exist. Invalid rows (too few fields, not
 UTF-8, not JSON, longer than 2 MB) are skipped: an error would reveal them. A JSON array must be valid as a whole.
+`quotes` refuses CSV files in which a row could change how others are read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource
+from dphist.counting.quotes import BUFFER, check_quotes
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
 from dphist.counting.task import FORMATS
 from dphist.counting.workspace import attempt, header_names, name_list, private_folder
@@ -181,6 +183,8 @@ def file_source(connection: Any, files: list[str], kind: str, label: str, probe:
         return json_source(connection, what, files, kind)  # an empty file has no rows
     if kind in ("csv", "tsv"):
         delimiter, headers = csv_headers(files, kind, what)
+        if not probe:
+            check_quotes([*headers], delimiter)
         return grouped_source(connection, what, headers, lambda paths, names: read_csv(paths, names, delimiter))
     if not [path for path in files if file_head(path, 1)]:
         raise InputError(f"{what} is empty: it has no columns")
@@ -343,6 +347,8 @@ def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> It
             reader = open_arrow(file, options)
             count = getattr(reader, "num_record_batches", None)
             for batch in reader if count is None else map(reader.get_batch, range(count)):
+                # A damaged file can give a batch whose use would crash the process.
+                batch.validate(full=True)
                 columns = [batch.column(field.name).cast(field.type) for field in common]
                 rows = pa.RecordBatch.from_arrays(columns, schema=common)
                 yield from (rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH))
@@ -364,11 +370,17 @@ def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
     raise types_differ(what, column, [str(kind) for kind in different])
 
 
-ROWS: Final = "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false"
+# The line ending is given: DuckDB would take that of the header, and a row with another one would change the rows
+# after it. With this setting all three end a line. The sizes are those that `check_quotes` relies on.
+ROWS: Final = (
+    "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false, new_line='\\n', "
+    f"max_line_size=2097152, buffer_size={BUFFER}"
+)
 # Not parallel: readers that begin in the middle guess whether they are within quotes, so one user's text with a
 # line break there could remove or invent rows of others.
 CSV: Final = f"header=true, quote='\"', escape='\"', parallel=false, {ROWS}"
 DELIMITERS: Final = ",;|\t"
+LONGEST_HEADER: Final = 1 << 20
 
 
 def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
@@ -405,7 +417,10 @@ def first_line(path: str) -> str:
     import pyarrow as pa
 
     with io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="") as lines:
-        return lines.readline()
+        line = lines.readline(LONGEST_HEADER + 1)
+    if len(line) > LONGEST_HEADER:
+        raise InputError(f"the header line of the file {path!r} is longer than {LONGEST_HEADER >> 20} MB")
+    return line
 
 
 def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from dphist.counting.files import (
     parquet_header,
 )
 from dphist.counting.frames import frame_source
+from dphist.counting.quotes import check_quotes
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, boolean_as_text, not_a_user, not_summable, require_columns
 from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
@@ -176,7 +177,9 @@ def find_source(session: Any, events: Events, probe: bool) -> SparkSource:
         return remote_source(session, remote, kind, what)
     if kind == "parquet":
         return parquet_source(session, paths, what)
-    return (json_source if kind in ("json", "jsonl") else csv_source)(session, paths, kind, what)
+    if kind in ("json", "jsonl"):
+        return json_source(session, paths, kind, what)
+    return csv_source(session, paths, kind, what, probe)
 
 
 def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str]], Any]:
@@ -281,8 +284,10 @@ def parquet_column(column: Any, arrow: str) -> Any:
     return column
 
 
-def csv_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
+def csv_source(session: Any, files: list[str], kind: str, what: str, probe: bool) -> SparkSource:
     delimiter, headers = csv_headers(files, kind, what, line_feed=True)
+    if not probe:
+        check_quotes([*headers], delimiter)
 
     def read(header: tuple[str, ...], paths: list[str]) -> Any:
         # Columns are numbered: names may be odd, or differ in case only.

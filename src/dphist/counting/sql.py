@@ -105,11 +105,14 @@ def normalize(expression: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """A FROM item with the SQL expression and type of each wanted column; `before` is executed before reading."""
+    """A FROM item with the SQL expression and type of each wanted column.
+
+    `readers` are other connections that produce its rows at the moment, to be interrupted with this one.
+    """
 
     relation: str
     columns: dict[str, tuple[str, str]]
-    before: str = "USE memory"
+    readers: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

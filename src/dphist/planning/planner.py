@@ -130,10 +130,16 @@ def plan(
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
         if not tuned or max_nonzero is not None or (top is not None and public_items is not None):
-            raise InvalidParameter(
-                "top and public_items cannot be used together, nor with max_nonzero, gamma, continuous noise or "
-                "another analysis"
-            )
+            bound = "top" if top is not None else "public_items"
+            others = {
+                "public_items": top is not None and public_items is not None,
+                "max_nonzero": max_nonzero is not None,
+                "gamma, which is tuned": gamma is not None,
+                "continuous noise": noise == "continuous",
+                f"the analysis {analysis!r}": analysis not in ("best", "exact"),
+            }
+            given = next(name for name, used in others.items() if used)
+            raise InvalidParameter(f"{bound} cannot be used with {given}")
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
         if public_items is not None:

@@ -191,8 +191,17 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piec
     whole_counts = check_counts(_count_array(counts), lattice=lattice)
     if has_repeats(items):
         raise InvalidParameter("an item occurs twice: add up the counts of equal items")
-    types = tuple(column.dtype for column in columns) if form.package == "pandas" else ()
+    types = tuple(_kept_type(column.dtype) for column in columns) if form.package == "pandas" else ()
     return Piece(replace(form, types=types), items, whole_counts)
+
+
+def _kept_type(dtype: Any) -> Any:
+    """The pandas type that the result gets back; None if the type itself may hold items that are not released."""
+    pd = package("pandas")
+    # The categories of one, the fill value of the other, and whatever a type of another package holds.
+    holds_values = isinstance(dtype, (pd.CategoricalDtype, pd.SparseDtype))
+    own = isinstance(dtype, np.dtype) or type(dtype).__module__.partition(".")[0] == "pandas"
+    return dtype if own and not holds_values else None
 
 
 def _package_of(values: object) -> Package:

@@ -35,6 +35,8 @@ STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "ar
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
+# Files, of which the certificate has the names without the folders.
+_PATHS: Final = {"input", "items"}
 _LITERAL: Final = {"user", "item", "where", "query", "table", "sum", "mean", "count_name", "output_table"}
 
 
@@ -229,7 +231,10 @@ class Request:
         if self.offset is not None and self.top is None:
             raise InvalidParameter("--offset needs --top")
         if self.gamma is not None and self.max_nonzero is None:
-            raise InvalidParameter("--gamma needs --max-nonzero: without it no noise is shared")
+            tuned = "; with --items and --top it is chosen by the plan" if self.items or self.top else ""
+            raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
+        if isinstance(self.gamma, float) and not self.gamma.is_integer():
+            raise InvalidParameter(f"--gamma must be a whole number, not {self.gamma:g}")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
@@ -380,10 +385,11 @@ class Request:
         # A list has no users, and any of its columns can stand in for them.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
-    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
-        """JSON by flag names, for the certificate: without defaults and without passwords.
+    def to_dict(self, *, everything: bool = False, folders: bool = False) -> dict[str, Any]:
+        """JSON by flag names, for the certificate: without defaults, without passwords and without folders.
 
-        With `everything`, options that affect neither privacy nor the numbers are included.
+        A certificate is published, and folders may name people, projects and machines. With `everything`, options
+        that affect neither privacy nor the numbers are included, and folders; with `folders`, those alone.
         """
         recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded or everything}
         data: dict[str, Any] = {}
@@ -392,6 +398,8 @@ class Request:
                 # Compared as JSON, because frames can only be compared with frames.
                 value = _as_json(getattr(self, entry.name), hide_secrets=entry.name not in _LITERAL)
                 if value != _as_json(entry.default):
+                    if entry.name in _PATHS and not (everything or folders):
+                        value = _without_folders(value)
                     data[entry.name.replace("_", "-")] = value
         name = data.pop("input-name", None)
         if name is None:
@@ -491,6 +499,15 @@ def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
     if isinstance(value, (tuple, list)):
         return [_as_json(element, hide_secrets=hide_secrets) for element in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+
+
+def _without_folders(value: Any) -> Any:
+    """The name of a file or of the last folder. Addresses with a scheme, such as s3://, are unchanged."""
+    if isinstance(value, list):
+        return [_without_folders(element) for element in value]
+    if not isinstance(value, str) or scheme_of(value):
+        return value
+    return value.rstrip("/").rpartition("/")[2] or value
 
 
 def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,10 @@ _SORTABLE: Final = "iubUSmM"
 
 @dataclass(frozen=True)
 class Form:
-    """The kind of frame or columns that the caller passed, and gets back. `types` are those of pandas columns."""
+    """The kind of frame or columns that the caller passed, and gets back. `types` are those of pandas columns.
+
+    A type may hold values, such as categories; the form keeps none that does.
+    """
 
     package: Package = "numpy"
     shape: Shape = "columns"
@@ -257,8 +260,6 @@ def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> A
             return column
         return package("pyarrow").array(values) if values is not column else arrow_numbers(column)
     pd = package("pandas")
-    if isinstance(dtype, pd.CategoricalDtype):
-        dtype = None  # categories would disclose items that were not released
     if from_numpy:
         return pd.Series(values, dtype=dtype, name=name)
     if hasattr(dtype, "__from_arrow__"):
@@ -489,7 +490,7 @@ class Release:
         # Estimates come first: they answer "how many users".
         first = [name for name in self.added if name in ESTIMATES and self.chosen is not None]
         order = [*first, *(name for name in shown if name not in first)]
-        numbers = [[f"{n:,.{digits[name]}f}" for n in shown[name][where]] for name in order]
+        numbers = [[f"{n:z,.{digits[name]}f}" for n in shown[name][where]] for name in order]
         return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]
 
     def table_text(self) -> str:

@@ -58,6 +58,7 @@ class Summary:
     private: bool
     why_few: str
     warnings: tuple[str, ...]
+    query_condition: str | None  # one of the warnings: a query may combine rows of several users
 
     def rows(self) -> list[tuple[str, str]]:
         budget = f"ε = {plain_number(self.budget.epsilon)}, δ = {plain_number(self.budget.delta)} for each user"
@@ -76,7 +77,8 @@ class Summary:
         lines += ["", table] if table else []
         notes = [self.why_few] if self.why_few else []
         for text in self.warnings:
-            notes.append(f"{'Warning' if text in self.verdict.warnings else 'Note'}: {text}")
+            serious = text in self.verdict.warnings or text == self.query_condition
+            notes.append(f"{'Warning' if serious else 'Note'}: {text}")
         lines += [line for note in notes for line in ("", fill(note))]
         return lines if self.private else [NOT_PRIVATE, *lines]
 
@@ -132,6 +134,7 @@ def summarize(
         private=private,
         why_few=_why_few(plan, request, items, hidden),
         warnings=tuple(warnings[:_MOST_WARNINGS]),
+        query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
 
 
@@ -162,7 +165,11 @@ def _margin_words(
         for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
         if aggregate.kind == "sum"
     ]
-    return f"{join_words(parts)} (95 %)"
+    words = f"{join_words(parts)} (95 %)"
+    if _may_reduce(plan, request):
+        rank = f"{plan.contract.nonzero + 1:,.0f}"
+        words += f" of noise; if there is an item of rank {rank}, all counts are also lower by its count"
+    return words
 
 
 def _two_digits(number: float) -> float:
@@ -228,16 +235,32 @@ def _limit_words(
     return f"{words}; chosen privately; lowers counts by about {share} %, corrected in the estimates"
 
 
+def _may_reduce(plan: Plan, request: Mapping[str, Any]) -> bool:
+    """Whether the count of rank K + 1 may have been subtracted from all counts and is not released."""
+    return bool(caveats(plan, request, ["reduced", "perhaps-reduced"]))
+
+
+def _most_items(plan: Plan, request: Mapping[str, Any]) -> float:
+    """The largest number of items that this release can have."""
+    return float(request.get("top", plan.contract.nonzero))
+
+
 def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | None) -> str:
     """Why there are so few items, and what to try."""
-    if hidden is None or items > _FEW:
+    # A release that is as large as it may be has no lack of items that the threshold could explain.
+    if hidden is None or items > _FEW or items >= _most_items(plan, request):
         return ""
     if plan.releases_offset or is_difference(plan, request):
         rank = f"{plan.contract.nonzero + 1:,.0f}"
         why = f"An item is released if it has about {hidden:,} users more than the item of rank {rank}."
-        tries = ["a smaller top", "a larger ε"]
+        tries = [*(["a smaller top"] if "top" in request else []), "data of more users", "a larger ε"]
     else:
         why = f"An item needs about {hidden:,} users to be released."
+        if _may_reduce(plan, request):
+            why = (
+                f"An item needs about {hidden:,} users to be released, or that many more than the item of rank "
+                f"{plan.contract.nonzero + 1:,.0f} if there is one."
+            )
         tries = [
             "data of more users",
             "coarser items (such as categories, or days instead of seconds)",

@@ -1,0 +1,118 @@
+"""One user's row of a CSV file does not change how the rows of others are read, or the file is refused."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dphist.counting import quotes
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.errors import InputError
+from engine_cases import histogram, task
+
+# Without their first character the users would be one.
+OTHERS = [b"1s,tea", b'2s,"tea"', b"3s,tea", b'4s,"tea"']
+
+
+def write_rows(path: Path, row: bytes, end: bytes = b"\n") -> Path:
+    text = b"user,item" + end + row + end + b"".join(other + end for other in OTHERS)
+    path.write_bytes(gzip.compress(text, 1) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+def test_a_quoted_value_larger_than_the_buffer_is_refused(tmp_path: Path, name: str) -> None:
+    path = write_rows(tmp_path / name, b'big,"' + (b"x" * 78 + b"\n") * (900_000) + b'"')
+    with pytest.raises(
+        InputError, match="a row with quotes is longer than 16 MB, so its rows cannot be told apart"
+    ):
+        histogram(DuckDBEngine, task(path))
+
+
+def test_a_long_quoted_value_drops_itself_alone(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "x.csv", b'big,"' + (b"x" * 78 + b"\n") * 60_000 + b'"')
+    assert histogram(DuckDBEngine, task(path)) == {"tea": 4}
+
+
+@pytest.mark.parametrize(
+    "row", [b'a,"tea', b'a,""tea"', b'a, "tea', b'a,"x"tea"', b'"a,b', b'a, ","', b'a,"x\ny",b"c', b'a,"x\ny"z,"'],
+)  # fmt: skip
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_quote_that_could_swallow_rows_is_refused(tmp_path: Path, row: bytes, end: bytes) -> None:
+    path = write_rows(tmp_path / "x.csv", row, end)
+    with pytest.raises(InputError, match="has quotes that are misplaced or not closed"):
+        histogram(DuckDBEngine, task(path))
+    DuckDBEngine().check(task(path))  # reads no events
+
+
+@pytest.mark.parametrize("end", [pytest.param(b"\n", marks=pytest.mark.slow), b"\r\n", b"\r"])
+def test_no_accepted_row_changes_others(tmp_path: Path, end: bytes) -> None:
+    # All rows of up to three characters, and some longer ones.
+    rows = [bytes(row) for n in range(1, 4) for row in product(b'"a, \n\r', repeat=n)]
+    rows += [b'a"5,x', b'a,"x" ', b'a,"x\r\ny"', b'a,"x\n"', b"a,x\r", b'\r,"\r"', b'\r,","', b'\n"" ', b"a\0,x"]
+    accepted = 0
+    for row in rows:
+        path = write_rows(tmp_path / "x.csv", row, end)
+        try:
+            quotes.check_quotes([str(path)], ",")
+        except InputError:
+            continue
+        accepted += 1
+        found = histogram(DuckDBEngine, task(path))
+        assert found.get("tea") == 4, row
+    assert accepted > 100
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_blocks_do_not_change_the_answer(size: int) -> None:
+    for row in product(b'"a,\n', repeat=6):
+        text = b"user,item\n" + bytes(row)
+        blocks = [text[k : k + size] for k in range(0, len(text), size)]
+        for check in (quotes.has_strict_quotes, quotes.has_quotes_within_lines):
+            assert check(iter(blocks), b",") == check(iter([text]), b","), row
+
+
+def test_a_long_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(b"user,item," + b"x" * (2 << 20) + b"\n", 1))
+    with pytest.raises(InputError, match=r"the header line of the file .* is longer than 1 MB"):
+        DuckDBEngine().columns(task(path).events)
+
+
+READ = """
+import sys, pathlib
+sys.path[:0] = sys.argv[2:]
+from engine_cases import histogram, task
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.errors import InputError
+path = pathlib.Path(sys.argv[1])
+whole = path.read_bytes()
+with DuckDBEngine() as engine:
+    for place in range(0, len(whole), max(1, len(whole) // 80)):
+        for change in (0x80, 0xFF):
+            damaged = bytearray(whole)
+            damaged[place] ^= change
+            path.write_bytes(damaged)
+            try:
+                histogram(lambda *_: engine, task(path))
+            except InputError as error:
+                assert "\\n" not in str(error)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", pytest.param("stream", marks=pytest.mark.slow)])
+def test_damaged_arrow_files_do_not_crash(tmp_path: Path, kind: str) -> None:
+    users = pa.array([f"u{n}" for n in range(60)])
+    items = pa.array(["tea", "milk", None] * 20).dictionary_encode()
+    table = pa.table({"user": users, "item": items})
+    path = tmp_path / "x.arrow"
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=30)
+    done = subprocess.run([sys.executable, "-c", READ, str(path), *sys.path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
