@@ -15,7 +15,7 @@ from scipy import special, stats
 
 from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
+from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan, SumNoise
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.releasing.run import task_of
 from dphist.sampling.sampler import DiscreteGaussian
@@ -419,19 +419,18 @@ def contribution_of_user(
 ) -> Contribution:
     """Count synthetic events under a plan, with one user and `without`, and compare exactly.
 
-    `summed` names the column of each of the plan's sums. Top-k steps and public lists are not covered.
+    `summed` names the columns of the plan's sums and vectors. Top-k steps and public lists are not covered.
     """
     cap = plan.contract.items
     task = task_of(plan, events, Choice(SecureTap().words(4).tobytes()), cap, summed)
     with engine:
         both = [_count_rows(engine, counted) for counted in (task, replace(task, events=without))]
-    items, absent = sorted({*both[0], *both[1]}, key=repr), (0,) * (1 + len(plan.sums))
+    items, absent = sorted({*both[0], *both[1]}, key=repr), (0,) * (1 + len(plan.summed))
     counts, neighbour = (
         np.array([rows.get(item, absent) for item in items], dtype=np.int64).reshape(len(items), len(absent))
         for rows in both
     )
-    reaches = [noise.reach for noise in plan.sums]
-    return Contribution(counts, neighbour, _problem(counts - neighbour, task.weights or ((cap, 1),), reaches))
+    return Contribution(counts, neighbour, _problem(counts - neighbour, task.weights or ((cap, 1),), plan.sums))
 
 
 def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
@@ -443,7 +442,7 @@ def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
     return rows
 
 
-def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], reaches: Sequence[int]) -> str | None:
+def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], sums: Sequence[SumNoise]) -> str | None:
     """Why no level covers a user who moves counts and sums by this, a row for each item."""
     unit = levels[0][1]
     touched = moved[moved[:, 0] != 0]
@@ -459,9 +458,13 @@ def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], reaches: Sequen
         return f"counts change by {steps[0]} of {unit}, which is not one of the plan's weights"
     if len(touched) > allowed:
         return f"{len(touched)} counts change by {steps[0]} of {unit}, and the plan allows {allowed}"
-    for place, reach in enumerate(reaches, start=1):
-        # Weighted sums are relative to the middle of their range; the others to its lower end.
-        around = touched[:, place] - (reach if unit == 1 else 0)
-        if np.abs(around).max() * unit > reach * steps[0]:
+    first = 1
+    for place, noise in enumerate(sums, start=1):
+        # Weighted sums and vectors are relative to the middle of their range; other sums to its lower end.
+        middle = noise.reach if unit == 1 and noise.columns == 1 else 0
+        # As objects, whose squares do not overflow.
+        around = touched[:, first : first + noise.columns].astype(object) - middle
+        first += noise.columns
+        if (around**2).sum(axis=1).max() * unit**2 > (noise.reach * steps[0]) ** 2:
             return f"sum {place} changes by more than {steps[0]} of {unit} of half its range"
     return None

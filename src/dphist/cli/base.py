@@ -246,6 +246,10 @@ _PLAN_OPTIONS = (
         "Public bound on the number of non-zero counts of every possible dataset.",
     ),
     _plan_option("sum", "Sums and means", "LOW:HIGH", "Plan a sum of values from LOW to HIGH; may be repeated."),
+    _plan_option(
+        "vector", "Sums and means", "COLUMNS:NORM",
+        "Plan a sum of vectors with this many columns, each of a Euclidean norm of at most NORM; may be repeated.",
+    ),
     _plan_option("sigma", "Other options", "S", "Standard deviation of each count's own noise.", float),
     _plan_option("tau", "Other options", "T", "Threshold minus one.", float),
     _plan_option("sigma_shared", "Other options", "C", "Standard deviation of the shared noise. [0]", float),

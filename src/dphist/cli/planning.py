@@ -36,7 +36,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", he
 @app.command()
 @takes(
     "epsilon", "delta", "max_nonzero", "max_items_per_user", "excess", "top", "public_items", "offset",
-    "mechanism", "gamma", "minimize", "sum", "weight", of=PLAN, required=("epsilon", "delta"),
+    "mechanism", "gamma", "minimize", "sum", "vector", "weight", of=PLAN, required=("epsilon", "delta"),
 )  # fmt: skip
 def plan(
     *,
@@ -68,23 +68,29 @@ def plan(
         --excess spread
       dphist plan --epsilon 1 --delta 1e-6 --top 1000
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --sum 0:500
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --vector 3:10
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
       dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 \\
         --max-items-per-user 100 --minimize noise
     """
     from dphist.planning.explain import explain
     from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.aggregates import bounds_from
 
-    sums, weights = options.pop("sum", ()), options.pop("weight", None)
-    result = make_plan(
-        noise=noise, analysis=analysis, sums=[bounds_from(text) for text in sums], weights=weights, **options
-    )
+    sums, weights = _sums_from(options), options.pop("weight", None)
+    result = make_plan(noise=noise, analysis=analysis, sums=sums, weights=weights, **options)
     advice = explain(result) if result.noise.kind == "discrete" else []
     if as_json:
         print_json({**result.to_dict(), "advice": advice})
     else:
         show_plan(result, advice)
+
+
+def _sums_from(options: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The bounds of the sums and vectors, which are taken from the options."""
+    from dphist.releasing.aggregates import bounds_from, vector_bounds_from
+
+    sums, vectors = options.pop("sum", None) or (), options.pop("vector", None) or ()
+    return [*map(bounds_from, sums), *map(vector_bounds_from, vectors)]
 
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
@@ -122,7 +128,7 @@ def certify(
 
 
 @app.command()
-@takes("delta", "max_items_per_user", of=PLAN, required=("delta",))
+@takes("delta", "max_items_per_user", "sum", "vector", "weight", of=PLAN, required=("delta",))
 def compare(
     epsilon: Annotated[list[float], option("epsilon", help="Privacy loss ε, above 0; may be repeated.")],
     *,
@@ -136,9 +142,12 @@ def compare(
 ) -> None:
     """Compare noise and threshold of all mechanisms and analyses, as a table and a chart.
 
+    With --sum or --vector: of the ways to release sums with the counts.
+
     \b
     Examples:
       dphist compare --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist compare --epsilon 1 --delta 1e-6 --max-nonzero 1000 --sum 0:100
       dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 \\
         --plot figure.png
     \b
@@ -148,9 +157,25 @@ def compare(
         --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
     from dphist.planning.compare import compare as compare_all
+    from dphist.planning.compare import compare_sums
 
-    _check_plot(plot, force)
+    sums, weights = _sums_from(options), options.pop("weight", None)
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
+    if sums or weights:
+        if plot is not None:
+            raise InvalidParameter("--plot cannot be used with --sum, --vector or --weight")
+        tables = []
+        for e in epsilon:
+            for k in bounds:
+                given = {"epsilon": e, "max_nonzero": k, **options}
+                title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
+                found = compare_sums(**given, sums=sums, weights=weights)
+                tables.append(({**given, "ways": found.to_dict()}, f"{title}\n\n{found}"))
+        show(
+            {"comparisons": [data for data, _ in tables]}, "\n\n".join(text for _, text in tables) + "\n", as_json
+        )
+        return
+    _check_plot(plot, force)
     results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
     data = {"comparisons": [result.to_dict() for result in results]}
     show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)

@@ -26,6 +26,7 @@ from dphist.counting.spark_session import Cluster, arrow_frame, report_progress,
 from dphist.counting.sql import (
     COUNT,
     ITEMS,
+    clip_vectors,
     fine_steps,
     portable_order,
     require_columns,
@@ -350,15 +351,30 @@ def user_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
         halves.append(sql.sum(sql.shiftright(fine, LOW_BITS)).alias(f"upper{k}"))
         halves.append(sql.sum(fine.bitwiseAND(sql.lit(LOW))).alias(f"lower{k}"))
     once = pairs.groupBy(*keys).agg(*halves)
-    sums = [steps(once[f"upper{k}"], once[f"lower{k}"], value).alias(f"v{k}") for k, value in enumerate(values)]
-    return once.select(*keys, *sums)
+    sums = []
+    for k, value in enumerate(values):
+        fine = fine_total(once[f"upper{k}"], once[f"lower{k}"])
+        sums.append(steps(fine, value).alias(f"v{k}") if value.vector is None else bounded(fine).alias(f"c{k}"))
+    once = once.select(*keys, *sums)
+    for layer in clip_vectors(values):
+        once = once.selectExpr("*", *layer)
+    return once.select(*keys, *sum_names(values))
 
 
-def steps(upper: Any, lower: Any, value: Value) -> Any:
-    """A user's sum of fine steps for an item, by its two halves, clamped, in steps above the lower bound."""
+def fine_total(upper: Any, lower: Any) -> Any:
+    """A user's sum of fine steps for an item, by its two halves; beyond 2^51 only its sign is exact."""
     carried = upper + sql.shiftright(lower, LOW_BITS)
     near = sql.least(sql.greatest(carried, sql.lit(-MOST)), sql.lit(MOST))
-    fine = near * sql.lit(1 << LOW_BITS) + lower.bitwiseAND(sql.lit(LOW))
+    return near * sql.lit(1 << LOW_BITS) + lower.bitwiseAND(sql.lit(LOW))
+
+
+def bounded(fine: Any) -> Any:
+    """A user's sum of fine steps within 2^50 on either side, as a double."""
+    return sql.least(sql.greatest(fine, sql.lit(-FINE_LIMIT)), sql.lit(FINE_LIMIT)).cast("double")
+
+
+def steps(fine: Any, value: Value) -> Any:
+    """A user's sum of fine steps for an item, clamped, in steps above the lower bound."""
     lowest, highest = value.lowest, value.lowest + 2 * FINE_STEPS
     clamped = sql.least(sql.greatest(fine, sql.lit(lowest)), sql.lit(highest))
     half = sql.lit(1 << (value.fine_bits - 1))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
+from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value, vectors_of
 from dphist.counting.workspace import LOOKS_LIKE_DATA, column_list, is_data, short_name
 from dphist.errors import InputError
 
@@ -313,6 +313,32 @@ def steps(fine: str, value: Value) -> str:
     return f"({clamped} - ({lowest}) + {1 << (value.fine_bits - 1)}) >> {value.fine_bits}"
 
 
+def clip_vectors(values: Sequence[Value]) -> list[list[str]]:
+    """From a user's sums c0, c1, ... (doubles within 2^50) to steps v0, v1, ... of the columns of vectors.
+
+    In layers of SQL for DuckDB and Spark, each with the columns of the one before it: see `task.Value`.
+    """
+    layers: list[list[str]] = [[], [], [], [], []]
+    most = f"'{FINE_STEPS - 2.0**-10!r}'::DOUBLE"
+    for norm, places in enumerate(vectors_of(values)):
+        value, half = values[places[0]], "'0.5'::DOUBLE"
+        fine = f"'{float(1 << value.fine_bits)!r}'::DOUBLE"
+        layers[0].append(f"sqrt({' + '.join(f'c{k} * c{k}' for k in places)}) AS n{norm}")
+        for k in places:
+            clipped = f"CASE WHEN n{norm} > {most} THEN c{k} * ({most} / n{norm}) ELSE c{k} END"
+            layers[1].append(f"({clipped}) / {fine} AS g{k}")
+            layers[2].append(f"CAST(floor(g{k} + {half}) AS BIGINT) AS r{k}")
+            inwards = f"CAST(CASE WHEN g{k} < 0 THEN ceil(g{k}) ELSE floor(g{k}) END AS BIGINT)"
+            layers[4].append(f"CASE WHEN q{norm} <= {value.half_steps**2} THEN r{k} ELSE {inwards} END AS v{k}")
+        layers[3].append(f"{' + '.join(f'r{k} * r{k}' for k in places)} AS q{norm}")
+    return layers if layers[0] else []
+
+
+def bounded(fine: str) -> str:
+    """A user's sum of fine steps within 2^50 on either side, as a double."""
+    return f"CAST(least(greatest({fine}, ({-FINE_LIMIT})::HUGEINT), ({FINE_LIMIT})::HUGEINT) AS DOUBLE)"
+
+
 def sum_names(values: tuple[Value, ...]) -> list[str]:
     """The columns of the sums in a histogram."""
     return [f"v{k}" for k in range(len(values))]
@@ -358,9 +384,16 @@ class Pairs:
         places = {column: f"x{k}" for k, (_, _, column) in enumerate(self.rows.numbers)}
         fine = ", ".join(f"{fine_steps(places[v.column], v)} AS f{k}" for k, v in enumerate(self.values))
         totals = ", ".join(f"sum(f{k}) AS s{k}" for k in range(len(self.values)))
-        sums = ", ".join(f"{steps(f's{k}', value)} AS v{k}" for k, value in enumerate(self.values))
+        sums = ", ".join(
+            f"{steps(f's{k}', value)} AS v{k}" if value.vector is None else f"{bounded(f's{k}')} AS c{k}"
+            for k, value in enumerate(self.values)
+        )
         rows = f"SELECT {columns}, {fine} FROM (SELECT {columns}, {numbers} FROM ({self.with_repeats()}))"
-        return f"SELECT {columns}, {sums} FROM (SELECT {columns}, {totals} FROM ({rows}) GROUP BY {columns})"
+        once = f"SELECT {columns}, {sums} FROM (SELECT {columns}, {totals} FROM ({rows}) GROUP BY {columns})"
+        layers = clip_vectors(self.values)
+        for layer in layers:
+            once = f"SELECT *, {', '.join(layer)} FROM ({once})"
+        return f"SELECT {columns}, {', '.join(sum_names(self.values))} FROM ({once})" if layers else once
 
 
 Weights = tuple[tuple[int, int], ...]
@@ -433,6 +466,8 @@ def weighted_sum(v: str, value: Value, weights: Weights, divide: str) -> str:
     differently.
     """
     unit = weights[0][1]
+    if value.vector is not None:
+        return f"(CASE WHEN {v} < 0 THEN -1 ELSE 1 END) * ((abs({v}) * weight) {divide} {unit})"
     return f"(2 * {v} * weight + {unit}) {divide} {2 * unit} - ({value.half_steps} * weight) {divide} {unit}"
 
 

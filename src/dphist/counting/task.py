@@ -97,12 +97,20 @@ class Value:
         y = (min(max(F, lowest), lowest + 2^31) - lowest + 2^(b-1)) >> b, from 0 to 2 `half_steps` = 2^(31-b).
     A row whose value is missing, NaN or non-numeric text adds nothing (f = 0).
     Guarantee: y depends only on that user's rows of that item, not on their order or on the engine.
+
+    Values with the same number `vector`, next to each other, are the columns of a vector around 0: a user's sums F
+    are clipped together to the Euclidean norm `high`, and their steps y are signed. In doubles, with
+    R = 2^30 - 2^-10 and n the root of the sum of F^2:
+        g = F R/n 2^-b if n > R, else F 2^-b, for F within 2^50 on either side;
+        y = floor(g + 1/2) for all columns if then the sum of y^2 is at most half_steps^2, else g towards 0.
+    Guarantee: the sum of y^2 over the columns is at most half_steps^2 (R leaves room for rounding).
     """
 
     column: str
     low: Fraction
     high: Fraction
     half_steps: int = HALF_STEPS
+    vector: int | None = None
 
     def __post_init__(self) -> None:
         if self.half_steps not in {HALF_STEPS >> n for n in range(HALF_STEPS.bit_length())}:
@@ -115,6 +123,8 @@ class Value:
             object.__setattr__(self, name, Fraction(bound))
         if self.low >= self.high:
             raise InvalidParameter(f"the lower bound of the value {self.column!r} must be below its upper bound")
+        if self.vector is not None and self.low != -self.high:
+            raise InvalidParameter(f"the bounds of the value {self.column!r} of a vector must be -NORM and NORM")
         # Some engines turn a scale that is not a normal double into zero or infinity.
         if not sys.float_info.min <= FINE_STEPS / self.half <= sys.float_info.max:
             raise InvalidParameter(
@@ -150,6 +160,12 @@ class Value:
         return floor(self.low * FINE_STEPS / self.half + Fraction(1, 2))
 
 
+def vectors_of(values: Sequence[Value]) -> list[list[int]]:
+    """The places of the columns of each vector."""
+    numbers = dict.fromkeys(value.vector for value in values if value.vector is not None)
+    return [[place for place, value in enumerate(values) if value.vector == number] for number in numbers]
+
+
 # Called with the share of the work done, from 0 to 1; it reveals no count.
 Progress = Callable[[float], None]
 
@@ -183,7 +199,8 @@ class Task:
     to N = `max_items_per_user`, and steps decrease from `unit`, the steps of a full count. A user with n different
     (public) items keeps n' = min(n, N). To the count of each they add, instead of 1, the steps a of the first
     level with items >= n'; to each sum they add, instead of y,
-        floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0.
+        floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0;
+    and to each column of a vector y a / unit, rounded towards 0.
     """
 
     events: Events

@@ -235,18 +235,20 @@ class SumsRow:
 
 @dataclass(frozen=True)
 class SumsComparison:
-    """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them."""
+    """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them.
+
+    The standard error of a vector is that of each of its columns.
+    """
 
     rows: tuple[SumsRow, ...]
+    names: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return {row.way: {**vars(row), "standard_errors": list(row.standard_errors)} for row in self.rows}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        sums = len(self.rows[0].standard_errors)
-        errors = ["error of the sum"] if sums == 1 else [f"error of sum {k + 1}" for k in range(sums)]
-        return ("way", "noise", "threshold", *errors)
+        return ("way", "noise", "threshold", *(f"error of {name}" for name in self.names))
 
     def cells(self) -> list[tuple[str, ...]]:
         return [
@@ -265,34 +267,46 @@ class SumsComparison:
 
 
 def compare_sums(
-    *, epsilon: float, delta: float, max_items_per_user: int, sums: Sequence[tuple[object, object]]
+    *,
+    epsilon: float,
+    delta: float,
+    max_items_per_user: int | None = None,
+    max_nonzero: int | None = None,
+    sums: Sequence[tuple[object, ...]],
+    weights: Sequence[float] | None = None,
 ) -> SumsComparison:
     """The errors of sums beside counts, for this project's method and the usual ones.
 
-    `recentred` is what `plan` makes. `standard` is also planned jointly, but a user moves a sum by up to the
-    larger of |low| and |high| instead of half the range, and the sum has only its own noise. `split` gives the
-    counts and each sum an equal part of epsilon and delta, and releases them one after the other. All three use
-    the exact analysis.
+    `recentred` is what `plan` makes of a limit on items per user (GSHM). With `max_nonzero`, `recentred, csh` is
+    what it makes of both bounds, with shared noise wherever that lowers the threshold. `standard` is also planned
+    jointly, but a user moves a sum by up to the larger of |low| and |high| instead of half the range, and the sum
+    has only its own noise. `split` gives the counts and each sum an equal part of epsilon and delta, and releases
+    them one after the other. All use the exact analysis. `sums` and `weights` are as for `plan`.
     """
     if not sums:
         raise InvalidParameter("give the bounds (low, high) of at least one sum")
-    bounds = [check_bounds(low, high) for low, high in sums]
-    largest = [max(abs(low), abs(high)) for low, high in bounds]
-    common: dict[str, Any] = {"max_items_per_user": max_items_per_user, "mechanism": "gaussian"}
-    ours = plan(epsilon=epsilon, delta=delta, sums=bounds, **common)
-    standard = plan(epsilon=epsilon, delta=delta, sums=[(-most, most) for most in largest], **common)
+    bounds, items = [check_bounds(*one) for one in sums], Contract(max_nonzero, max_items_per_user).items
+    largest = [max(abs(low), abs(high)) for low, high, _ in bounds]
+    common: dict[str, Any] = {"max_items_per_user": items, "mechanism": "gaussian"}
+    joint: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "weights": weights, **common}
+    ours = plan(sums=bounds, **joint)
+    both = [] if max_nonzero is None else [plan(sums=bounds, max_nonzero=max_nonzero, **joint)]
+    around = [(-most, most, one.columns) for most, one in zip(largest, bounds, strict=True)]
+    standard = plan(sums=around, **joint)
     parts = 1 + len(bounds)
     counts = plan(epsilon=epsilon / parts, delta=delta / parts, **common)
     per_sigma = largest_sensitivity_per_sigma(epsilon=epsilon / parts, delta=delta / parts)
-    alone = tuple(float(most) * math.sqrt(max_items_per_user) / per_sigma for most in largest)
-    together = tuple(math.hypot(s.sigma, float(s.middle) * ours.total_noise) for s in ours.sums)
-    return SumsComparison(
-        (
-            SumsRow("recentred", ours.total_noise, ours.threshold, together),
-            SumsRow("standard", standard.total_noise, standard.threshold, tuple(s.sigma for s in standard.sums)),
-            SumsRow("split", counts.total_noise, counts.threshold, alone),
-        )
-    )
+    alone = tuple(float(most) * math.sqrt(items) / per_sigma for most in largest)
+
+    def row(way: str, made: Plan) -> SumsRow:
+        errors = (math.hypot(one.sigma, float(one.middle) * made.total_noise) for one in made.sums)
+        return SumsRow(way, made.total_noise, made.threshold, tuple(errors))
+
+    rows = [row("recentred", ours), *(row("recentred, csh", made) for made in both), row("standard", standard)]
+    rows.append(SumsRow("split", counts.total_noise, counts.threshold, alone))
+    kinds = ["sum" if one.columns == 1 else "vector" for one in bounds]
+    names = [f"the {kinds[0]}"] if len(kinds) == 1 else [f"{kind} {k}" for k, kind in enumerate(kinds, start=1)]
+    return SumsComparison(tuple(rows), tuple(names))
 
 
 _SURELY_BROKEN: Final = 1.0 - 1e-12

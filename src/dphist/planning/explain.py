@@ -68,6 +68,9 @@ def _sums(plan: Plan) -> list[str]:
         f"{figure(math.hypot(value.sigma, float(value.middle) * plan.total_noise))}, which includes "
         f"{float(value.middle):g} times the noise of the count. A mean over n users has a standard error of "
         f"{figure(value.sigma)}/n or slightly more."
+        if value.columns == 1
+        else f"Each of the {value.columns} columns of a vector with a norm of at most {float(value.high):g} has a "
+        f"standard error of {figure(value.sigma)}."
         for value in plan.sums
     ]
 
@@ -140,7 +143,7 @@ def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | No
     try:
         return make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
-            sums=[(value.low, value.high) for value in plan.sums],
+            sums=[(value.low, value.high, value.columns) for value in plan.sums],
             excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:

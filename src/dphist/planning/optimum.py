@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from numbers import Rational
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from flint import arb
 
-from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, positive_count
 from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
@@ -30,7 +30,9 @@ from dphist.privacy.numerics import (
 )
 from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
+    FINEST_REACH,
     LEAST_VARIANCE,
+    MOST_COLUMNS,
     Budget,
     Certificate,
     Contract,
@@ -325,8 +327,6 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
 
 # Sums beside the counts: their shares of the budget, and the steps of their noise.
 
-# Steps of half a range: so fine that the rounding of a user's value is negligible against the noise.
-FINEST_REACH: Final = 1 << 20
 # The samplers' largest deviation is 1e8 steps.
 _LARGEST_DEVIATION: Final = 5e7
 _LEAST_REACH: Final = 16
@@ -337,13 +337,22 @@ _MOST_SUMS: Final = 64
 _NEAR_SHARE: Final = 0.1
 # For smaller shares, half a unit costs at most half this share more than the best offset.
 _LEAST_OFFSET_EXTRA: Final = 0.005
-Bounds = tuple[Fraction, Fraction]
+
+
+class Bounds(NamedTuple):
+    """The range of a value to sum; with more than one of `columns`, of a vector with the norm `high`."""
+
+    low: Fraction
+    high: Fraction
+    columns: int = 1
+
+
 # From the variance of the counts to the noise of the sums.
 SumsBeside = Callable[[Fraction], tuple[SumNoise, ...]]
 
 
-def check_bounds(low: object, high: object) -> Bounds:
-    """The bounds of a value as fractions."""
+def check_bounds(low: object, high: object, columns: object = 1) -> Bounds:
+    """The bounds of a value as fractions; those of a vector are -NORM and NORM, and its number of columns."""
     bounds = []
     for name, value in (("LOW", low), ("HIGH", high)):
         finite_number(name, value)
@@ -351,7 +360,12 @@ def check_bounds(low: object, high: object) -> Bounds:
         bounds.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
     if not bounds[0] < bounds[1]:
         raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
-    return bounds[0], bounds[1]
+    size = positive_count("columns", columns)
+    if size > MOST_COLUMNS:
+        raise InvalidParameter(f"a vector has at most {MOST_COLUMNS} columns, not {size}")
+    if size > 1 and bounds[0] != -bounds[1]:
+        raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low!r} and {high!r}")
+    return Bounds(bounds[0], bounds[1], size)
 
 
 @dataclass(frozen=True)
@@ -399,8 +413,8 @@ class SumShares:
             common = max(1, round(smallest * reach / (min(self.extras) * lattice**2)))
             ratios = [Fraction(max(1, round(x * lattice**2 * common / reach)), common) for x in self.extras]
         return lambda variance: tuple(
-            SumNoise(low, high, reach, reach * variance / ratio)
-            for (low, high), ratio in zip(self.bounds, ratios, strict=True)
+            SumNoise(low, high, reach, reach * variance / ratio, columns)
+            for (low, high, columns), ratio in zip(self.bounds, ratios, strict=True)
         )
 
     def _ratios_of_one_offset(self, reach: int, smallest: int, lattice: int) -> list[Fraction]:
@@ -435,6 +449,8 @@ def share_budget(
     of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, it is
 
         S^2 (1 + sum of c^2/M^2) + sigma^2 (sum of h/M)^2/K,    each with the share h/M of K.
+
+    A vector of d columns has c = 0 and M = h, and sqrt d for h/M: all its columns count.
     """
     if not bounds:
         if weights:
@@ -454,9 +470,11 @@ def share_budget(
                 f"weights are shares, each at least 1e-6 and together below 1, not {list(weights)}"
             )
         return SumShares(tuple(bounds), tuple(number / rest for number in numbers))
-    largest = [max(abs(low), abs(high)) for low, high in bounds]
-    halves = [float((high - low) / 2 / most) for (low, high), most in zip(bounds, largest, strict=True)]
-    middles = sum(float((low + high) / 2 / most) ** 2 for (low, high), most in zip(bounds, largest, strict=True))
+    halves, middles = [], 0.0
+    for low, high, columns in bounds:
+        most = max(abs(low), abs(high))
+        halves.append(float((high - low) / 2 / most) * math.sqrt(columns))
+        middles += float((low + high) / 2 / most) ** 2
 
     def cost(log_extra: float) -> float:
         extra = math.exp(log_extra)

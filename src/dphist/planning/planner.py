@@ -85,7 +85,7 @@ def plan(
     mechanism: str = "best",
     gamma: Gamma | None = None,
     minimize: str = "threshold",
-    sums: Sequence[tuple[object, object]] = (),
+    sums: Sequence[tuple[object, ...]] = (),
     weights: Sequence[float] | None = None,
     excess: str = "drop",
 ) -> Plan:
@@ -105,8 +105,9 @@ def plan(
 
     `excess` sets what happens to items of a user beyond `max_items_per_user`: `drop` ignores them; `spread` counts
     up to 16 times as many, each with a smaller weight, with the same Gaussian noise and a higher threshold. `sums`
-    are the bounds (low, high) of values to sum as well. `weights` are their shares of the squared sensitivity, and
-    the counts get the rest; by default they are optimal.
+    are the bounds (low, high) of values to sum as well, or (-norm, norm, columns) of vectors of that Euclidean
+    norm. `weights` are their shares of the squared sensitivity, and the counts get the rest; by default they are
+    optimal.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
@@ -123,7 +124,7 @@ def plan(
             "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis, and "
             "cannot be used with top"
         )
-    bounds = tuple(check_bounds(low, high) for low, high in sums)
+    bounds = tuple(check_bounds(*one) for one in sums)
     if bounds and (not tuned or mechanism == "laplace"):
         raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, with gamma tuned")
     if offset is not None and top is None:

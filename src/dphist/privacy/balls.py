@@ -189,7 +189,9 @@ def shift_divergence(*, variance: arb, shift: int, epsilon: arb) -> arb:
     """
     turn = (epsilon * variance - arb(shift) ** 2 / 2) / shift
     below = turn.floor().unique_fmpz()
-    middle = math.floor(float(turn.mid()))
+    middle = int(turn.mid().floor().unique_fmpz())
+    if not turn.rad() < 1:
+        return arb(1)  # too imprecise to know the neighbours
     worst = arb(0)
     for n in (middle, middle + 1, middle + 2) if below is None else (int(below) + 1,):
         worst = worst.max(tail(n, variance) - epsilon.exp() * tail(n + shift, variance))

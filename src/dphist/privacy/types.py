@@ -20,6 +20,13 @@ from dphist.errors import (
     sized_number,
 )
 
+# Half the range of a sum, or the norm of a vector, has at most this many steps: so fine that the rounding of a
+# user's value is negligible against the noise.
+FINEST_REACH: Final = 1 << 20
+MOST_COLUMNS: Final = 256
+# The certificate of a vector treats this share of its variance as rounding (docs/theory/sums.md).
+ROUNDED_SHARE: Final = Fraction(1, 1 << 24)
+
 
 @dataclass(frozen=True)
 class SumNoise:
@@ -27,12 +34,16 @@ class SumNoise:
 
     Half the range is `reach` steps: the most by which one user moves the sum. `variance` is the noise's variance
     parameter in squared steps. The middle is added once per user, through the noisy count.
+
+    With more than one of `columns` it is a sum of vectors around 0: one user moves it by at most `reach` steps in
+    Euclidean norm, and every coordinate has its own noise of that variance.
     """
 
     low: Fraction
     high: Fraction
     reach: int
     variance: Fraction
+    columns: int = 1
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -40,6 +51,15 @@ class SumNoise:
         if self.reach < 1 or self.variance <= 0:
             raise InvalidParameter(
                 f"a sum needs reach >= 1 and variance > 0, not {self.reach} and {self.variance}"
+            )
+        if not 1 <= self.columns <= MOST_COLUMNS:
+            raise InvalidParameter(f"a vector needs 1 to {MOST_COLUMNS} columns, not {self.columns}")
+        if self.columns > 1 and self.low != -self.high:
+            raise InvalidParameter(f"a vector is around 0, not from {self.low} to {self.high}")
+        if self.columns > 1 and (self.reach > FINEST_REACH or self.variance * ROUNDED_SHARE < 1):
+            raise InvalidParameter(
+                f"a vector needs a reach of at most {FINEST_REACH} steps and a variance of at least "
+                f"{1 / ROUNDED_SHARE}, not {self.reach} and {self.variance}"
             )
 
     @property
@@ -52,7 +72,7 @@ class SumNoise:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the sum's own noise, in units of the values."""
+        """Standard deviation of the sum's own noise, of each coordinate, in units of the values."""
         return math.sqrt(self.variance) * float(self.step)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,6 +82,7 @@ class SumNoise:
             "sigma": self.sigma,
             "reach_steps": self.reach,
             "variance_steps": str(self.variance),
+            **({} if self.columns == 1 else {"columns": self.columns}),
         }
 
 
@@ -203,7 +224,10 @@ class LatticeNoise:
 
     @property
     def extra(self) -> Fraction:
-        """The squared move of all sums when one count changes, in units of the count's own squared move."""
+        """The squared move of all sums when one count changes, in units of the count's own squared move.
+
+        A vector counts once, however many columns it has: its squared move is that of its norm.
+        """
         moves = sum((Fraction(noise.reach**2) / noise.variance for noise in self.sums), Fraction(0))
         return moves * self.variance / self.lattice**2
 
@@ -606,6 +630,11 @@ class Plan:
     def sums(self) -> tuple[SumNoise, ...]:
         return self.noise.sums if isinstance(self.noise, LatticeNoise) else ()
 
+    @property
+    def summed(self) -> tuple[SumNoise, ...]:
+        """The noise of each summed column: a sum has one, a vector several."""
+        return tuple(noise for noise in self.sums for _ in range(noise.columns))
+
     def to_dict(self) -> dict[str, Any]:
         """The object that `dphist plan --json` prints; an infinite gamma is None."""
         return {
@@ -644,6 +673,11 @@ class Plan:
                 (
                     f"sum of values from {float(noise.low):g} to {float(noise.high):g}",
                     f"noise {noise.sigma:.6g}, plus {float(noise.middle):g} times the noise of the count",
+                )
+                if noise.columns == 1
+                else (
+                    f"vector of {noise.columns} columns, norm at most {float(noise.high):g}",
+                    f"noise {noise.sigma:.6g} of each column",
                 )
                 for noise in self.sums
             ),

@@ -1,4 +1,4 @@
-"""The columns of numbers in a release: noisy counts, sums and means, with their errors and intervals."""
+"""The columns of numbers in a release: noisy counts, sums, means and vectors, with their errors and intervals."""
 
 from __future__ import annotations
 
@@ -16,26 +16,33 @@ from scipy import special
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
 from dphist.planning.utility import Correction, added_columns, half_width, shared_part
-from dphist.privacy.types import Plan, SumNoise
+from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
 
 if TYPE_CHECKING:
     from dphist.releasing.request import Request
 
 FloatArray = NDArray[np.float64]
-Kind = Literal["sum", "mean"]
-KINDS: Final[tuple[Kind, ...]] = ("sum", "mean")
+Kind = Literal["sum", "mean", "vector"]
+KINDS: Final[tuple[Kind, ...]] = ("sum", "mean", "vector")
+# The columns that are summed, and the bounds of a user's own sum; of several columns, those of a norm.
+Summed = tuple[tuple[str, ...], Fraction, Fraction]
 _NUMBER: Final = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?\d{1,3})?")
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A sum or a mean over the users of an item. Each user's value is clamped to [low, high]."""
+    """A sum or a mean over the users of an item, or one column of a sum of vectors.
+
+    Each user's value is clamped to [low, high]. The columns of a vector are clipped together to the norm `high`.
+    """
 
     kind: Kind
     column: str
     low: Fraction
     high: Fraction
     name: str
+    vector: str = ""
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, kind: Kind, text: object) -> Aggregate:
@@ -52,9 +59,31 @@ class Aggregate:
         return cls(kind, column, low, high, name)
 
     @property
-    def of(self) -> tuple[str, Fraction, Fraction]:
+    def of(self) -> Summed:
         """What is summed. A sum and a mean of the same values share one noisy sum."""
-        return self.column, self.low, self.high
+        return self.columns or (self.column,), self.low, self.high
+
+    @property
+    def label(self) -> str:
+        return f"column of {self.vector}" if self.vector else self.name
+
+
+def parse_vector(text: object) -> tuple[Aggregate, ...]:
+    """The columns of a vector, from `NAME=COLUMN,COLUMN,...:NORM`; they are called NAME_COLUMN."""
+    form = f"--vector must be NAME=COLUMN,COLUMN,...:NORM, such as move=dx,dy:10, not {text!r}"
+    start, _, norm = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    name, _, listed = start.partition("=")
+    columns = tuple(listed.split(","))
+    if not name or not all(columns):
+        raise InvalidParameter(form)
+    for column in columns:
+        if columns.count(column) > 1:
+            raise InvalidParameter(f"--vector {name} names the column {column!r} twice: name each column once")
+    if len(columns) > MOST_COLUMNS:
+        raise InvalidParameter(f"--vector {name} has {len(columns)} columns: use at most {MOST_COLUMNS}")
+    most = _norm(norm, form)
+    Value(columns[0], -most, most)  # checks the norm
+    return tuple(Aggregate("vector", one, -most, most, f"{name}_{one}", name, columns) for one in columns)
 
 
 def bounds_from(text: str) -> tuple[Fraction, Fraction]:
@@ -66,22 +95,46 @@ def bounds_from(text: str) -> tuple[Fraction, Fraction]:
     return _bounds(parts, form)
 
 
+def vector_bounds_from(text: str) -> tuple[Fraction, Fraction, int]:
+    """The exact bounds and the number of columns in `COLUMNS:NORM`."""
+    form = f"--vector must be COLUMNS:NORM, such as 3:10 for 3 columns, not {text!r}"
+    columns, _, norm = text.partition(":")
+    if not re.fullmatch("[1-9][0-9]{0,3}", columns):
+        raise InvalidParameter(form)
+    most = _norm(norm, form)
+    return -most, most, int(columns)
+
+
+def _number(part: str, form: str) -> Fraction:
+    if not _NUMBER.fullmatch(part.strip()):
+        raise InvalidParameter(f"{form}: {part!r} is not a number")
+    return Fraction(part.strip())
+
+
+def _norm(part: str, form: str) -> Fraction:
+    norm = _number(part, form)
+    if norm <= 0:
+        raise InvalidParameter(f"{form}: NORM must be above 0")
+    return norm
+
+
 def _bounds(parts: Sequence[str], form: str) -> tuple[Fraction, Fraction]:
-    for part in parts:
-        if not _NUMBER.fullmatch(part.strip()):
-            raise InvalidParameter(f"{form}: {part!r} is not a number")
-    low, high = (Fraction(part.strip()) for part in parts)
+    low, high = (_number(part, form) for part in parts)
     if low >= high:
         raise InvalidParameter(f"{form}: LOW must be below HIGH")
     return low, high
 
 
 def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
-    """The sums and means of a request, sums first."""
-    return tuple(Aggregate.parse(kind, text) for kind in KINDS for text in request.get(kind, ()))
+    """The sums, means and columns of vectors of a request, in this order."""
+    aggregates: list[Aggregate] = []
+    for kind in KINDS:
+        for text in request.get(kind, ()):
+            aggregates += parse_vector(text) if kind == "vector" else (Aggregate.parse(kind, text),)
+    return tuple(aggregates)
 
 
-def distinct_sums(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fraction], ...]:
+def distinct_sums(aggregates: Sequence[Aggregate]) -> tuple[Summed, ...]:
     """The noisy sums that the aggregates need, in the order of their first use."""
     return tuple(dict.fromkeys(aggregate.of for aggregate in aggregates))
 
@@ -127,14 +180,15 @@ class Columns:
             correction=self.correction,
         )  # fmt: skip
         columns = {self.count: noisy, **added}
-        centred = dict(zip(distinct_sums(self.aggregates), sums, strict=True))
+        places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
+        centred = dict(zip(places, sums, strict=True))
         for aggregate, noise in sums_with_noise(plan, self.aggregates):
-            compute = sum_columns if aggregate.kind == "sum" else _mean_columns
-            values = compute(counts, centred[aggregate.of], plan, noise, look)
+            compute = _mean_columns if aggregate.kind == "mean" else sum_columns
+            values = compute(counts, centred[aggregate.of, aggregate.column], plan, noise, look)
             columns |= zip(look.names(aggregate.name), values, strict=True)
         if self.correction is not None:
             factors = self.correction.factors_at(noisy)
-            totals = [aggregate.name for aggregate in self.aggregates if aggregate.kind == "sum"]
+            totals = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean"]
             columns |= {f"{name}_estimate": columns[name] * factors for name in totals}
         return columns
 
@@ -192,11 +246,23 @@ def _ratio_ends(
 
 
 def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
-    """The errors of sums and means, and the covariances of sums, as the certificate states them."""
+    """The errors of sums, means and vectors, and the covariances of sums, as the certificate states them."""
     # On average, a released count whose true value is at the threshold is too high by E[Z | Z > 0] of its noise.
     bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
     all_facts = []
     for aggregate, noise in sums_with_noise(plan, aggregates):
+        if aggregate.vector:
+            if aggregate.column == aggregate.columns[0]:
+                all_facts.append(
+                    {
+                        "name": aggregate.vector,
+                        "kind": aggregate.kind,
+                        "columns": list(aggregate.columns),
+                        "norm": float(aggregate.high),
+                        "standard_error": noise.sigma,
+                    }
+                )
+            continue
         middle = float(noise.middle)
         facts: dict[str, Any] = {
             "name": aggregate.name,

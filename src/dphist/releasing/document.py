@@ -21,12 +21,13 @@ from typing import Any, Final
 from dphist.display import upper_figure
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
-from dphist.planning.optimum import FINEST_REACH, check_bounds
+from dphist.planning.optimum import check_bounds
 from dphist.planning.planner import check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import Correction, shared_part
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (
+    FINEST_REACH,
     FORMAT,
     AnyNoise,
     Budget,
@@ -155,7 +156,7 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
     exact += [number for part in sums for number in (part.low, part.high, part.variance)]
-    whole = [noise.lattice, noise.limit, *(part.reach for part in sums)]
+    whole = [noise.lattice, noise.limit, *(n for part in sums for n in (part.reach, part.columns))]
     if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certify(noise, contract, budget)
@@ -258,7 +259,7 @@ def choice_for(
     share: float | None = None,
     mechanism: str = "best",
     minimize: str = "threshold",
-    sums: tuple[tuple[Fraction, Fraction], ...] = (),
+    sums: tuple[tuple[Fraction, Fraction, int], ...] = (),
     weights: tuple[float, ...] | None = None,
     public_items: int | None = None,
     excess: str | None = None,
@@ -274,7 +275,7 @@ def choice_for(
         raise InvalidParameter(
             f"max_items_per_user='auto' needs a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}"
         )
-    shares = family_shares([check_bounds(low, high) for low, high in sums], weights, budget, Contract(None, 1))
+    shares = family_shares([check_bounds(*one) for one in sums], weights, budget, Contract(None, 1))
 
     def plan_of(spreads: bool, epsilon: float, delta: float, cap: int) -> Plan:
         if public_items is not None:
@@ -294,7 +295,7 @@ def choice_for(
 def plan_choice_for(request: Request, public_items: int | None) -> ChoicePlan:
     return choice_for(
         Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
-        minimize=request.minimize, sums=tuple((low, high) for _, low, high in request.sums),
+        minimize=request.minimize, sums=request.bounds,
         weights=request.weights or None, public_items=public_items, excess=request.excess_on_offer,
         goal=request.goal or "accuracy",
     )  # fmt: skip
@@ -363,7 +364,7 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "selection": not public,
         "clamped-sums": bool(plan.sums),
         "weighted-sums": bool(plan.sums) and plan.contract.spread is not None,
-        "selected-sums": bool(plan.sums) and not public,
+        "selected-sums": any(noise.columns == 1 for noise in plan.sums) and not public,
         "shared-noise": plan.sigma_shared > 0.0,
     }
     return [caveat for caveat, holds in caveats.items() if holds]
@@ -389,8 +390,10 @@ def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) ->
 def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:
     cap, size, contract = request.get("max-items-per-user"), request.get("sketch-size", 0), plan.contract
     cap = contract.items if cap == "auto" else cap
-    ranges = (
-        f"{aggregate.name}: {aggregate.column} from {float(aggregate.low):g} to {float(aggregate.high):g}"
+    ranges = dict.fromkeys(
+        f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
+        if aggregate.vector
+        else f"{aggregate.name}: {aggregate.column} from {float(aggregate.low):g} to {float(aggregate.high):g}"
         for aggregate in (aggregates_of(request) if plan.sums else ())
     )
     values = {
@@ -504,7 +507,7 @@ def _sum_from(data: Mapping[str, Any]) -> SumNoise:
     reach = _whole(data["reach_steps"])
     if reach > FINEST_REACH:
         raise ValueError
-    return SumNoise(low, high, reach, _fraction(data["variance_steps"]))
+    return SumNoise(low, high, reach, _fraction(data["variance_steps"]), _whole(data.get("columns", 1)))
 
 
 def _fraction(text: Any) -> Fraction:

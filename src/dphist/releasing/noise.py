@@ -153,11 +153,11 @@ class NoiseSession:
     ) -> Released:
         """The noisy counts of a batch that pass the threshold, with noisy sums of the same items.
 
-        Sums come in whole steps. `draws` are independent sources of noise, one for the counts and one for each
-        sum; without them all noise is fresh.
+        Sums come in whole steps, one for each column of a vector. `draws` are independent sources of noise, one
+        for the counts and one for each of these sums; without them all noise is fresh.
         """
         plan = self.plan
-        draws = [Fresh(self.tap)] * (1 + len(plan.sums)) if draws is None else draws
+        draws = [Fresh(self.tap)] * (1 + len(plan.summed)) if draws is None else draws
         remaining = check_counts(self.cut.apply(counts), lattice=plan.steps_of_count)
         if isinstance(plan.noise, PublicNoise) and remaining.size > plan.contract.nonzero:
             # The length of a public list may be in the message.
@@ -193,14 +193,15 @@ class NoiseSession:
     ) -> tuple[FloatArray, ...]:
         """Noisy sums of the distances from the middle of each range, as values, at the positions `index`.
 
-        `counts` are true numbers of users. `sums` are in steps from the lower end of each range; those of a plan
-        with spread are relative to the middle already. Only released items need noise, because whether an item is
-        released depends on its count alone.
+        `counts` are true numbers of users. `sums` are in steps from the lower end of each range; those of vectors
+        and of a plan with spread are relative to the middle already. Only released items need noise, because
+        whether an item is released depends on its count alone.
         """
         noisy_sums = []
-        for noise, steps, source in zip(self.plan.sums, sums, draws, strict=True):
+        for noise, steps, source in zip(self.plan.summed, sums, draws, strict=True):
+            is_centred = noise.columns > 1 or self.plan.levels
             # The middle is `reach` steps above the lower end, so one user changes the centred sum by at most that.
-            centred = steps[index] if self.plan.levels else steps[index] - noise.reach * counts[index]
+            centred = steps[index] if is_centred else steps[index] - noise.reach * counts[index]
             noisy = centred + source.of(_gaussian(noise.variance), index)
             noisy_sums.append(np.asarray(noisy * float(noise.step), dtype=np.float64))
         return tuple(noisy_sums)
@@ -245,7 +246,7 @@ def noisy_sizes(choice: CapChoice, sizes: Sequence[int], tap: Tap) -> tuple[int,
 def rehearse(plan: Plan) -> None:
     """Draw noise for a synthetic count: noise that cannot be drawn must be an error before events are read."""
     one, first = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    session, sums = begin(plan, SeededTap(0)), [one] * len(plan.sums)
+    session, sums = begin(plan, SeededTap(0)), [one] * len(plan.summed)
     session.release(one, sums)
     # The count has probably not passed the threshold, so no noise was drawn for its sums yet.
     session.noisy_sums(one, sums, first, [Fresh(session.tap)] * len(sums))
@@ -302,7 +303,7 @@ def engine_pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     """The batches of an engine, after an empty one that has their types."""
     pa = package("pyarrow")
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in counted.schema], schema=counted.schema)
-    width = len(counted.schema) - len(plan.sums) - 1
+    width = len(counted.schema) - len(plan.summed) - 1
     for batch in chain([empty], counted.batches()):
         counts, *sums = (as_numpy(column) for column in batch.columns[width:])
         yield Piece(ARROW, tuple(batch.columns[:width]), counts, tuple(sums), batch.nbytes)
@@ -367,7 +368,8 @@ def release_blocks(
         )
     columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
     counts, *sums = (
-        np.concatenate([np.empty(0), *(parts[place] for parts in numbers)]) for place in range(1 + len(plan.sums))
+        np.concatenate([np.empty(0), *(parts[place] for parts in numbers)])
+        for place in range(1 + len(plan.summed))
     )
     if rule is Nonzero.PROMISED and seen.nonzero > plan.contract.nonzero:
         # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.

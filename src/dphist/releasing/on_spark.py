@@ -91,7 +91,9 @@ class ExecutorNoise:
     """Adds noise and applies the threshold to the batches of an executor. Spark may call it repeatedly."""
 
     session: NoiseSession
-    keys: tuple[bytes, ...]  # one for the counts and one for each sum, so that their noise is independent
+    keys: tuple[
+        bytes, ...
+    ]  # one for the counts and one for each summed column, so that their noise is independent
     items: tuple[str, ...]
     columns: Columns
 
@@ -122,7 +124,7 @@ class ExecutorNoise:
 
 def executor_noise(session: NoiseSession, columns: Columns, items: tuple[str, ...], tap: Tap) -> ExecutorNoise:
     """The noise for the executors, with fresh keys. It has no tap, because fresh noise would not be repeatable."""
-    keys = tuple(tap.words(KEY_BYTES // _WORD_BYTES).tobytes() for _ in range(1 + len(session.plan.sums)))
+    keys = tuple(tap.words(KEY_BYTES // _WORD_BYTES).tobytes() for _ in range(1 + len(session.plan.summed)))
     return ExecutorNoise(replace(session, tap=ClosedTap()), keys, items, columns)
 
 
@@ -148,7 +150,7 @@ def released_frame(histogram: SparkHistogram, noise: ExecutorNoise) -> Any:
     plan, empty = noise.session.plan, np.empty(0)
     numbers = [
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
-        for name, column in noise.columns.numbers(empty, [empty] * len(plan.sums), plan).items()
+        for name, column in noise.columns.numbers(empty, [empty] * len(plan.summed), plan).items()
     ]
     return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
 

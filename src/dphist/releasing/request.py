@@ -24,7 +24,7 @@ from dphist.objects import is_postgres, scheme_of, without_options, without_secr
 from dphist.privacy.types import Budget
 
 if TYPE_CHECKING:
-    from dphist.releasing.aggregates import Aggregate
+    from dphist.releasing.aggregates import Aggregate, Summed
 
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
@@ -37,7 +37,18 @@ _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", r
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
 _PATHS: Final = {"input", "items"}
-_LITERAL: Final = {"user", "item", "where", "query", "table", "sum", "mean", "count_name", "output_table"}
+_LITERAL: Final = {
+    "user",
+    "item",
+    "where",
+    "query",
+    "table",
+    "sum",
+    "mean",
+    "vector",
+    "count_name",
+    "output_table",
+}
 
 
 @dataclass(frozen=True)
@@ -131,8 +142,12 @@ class Request:
         "NAME=COLUMN:LOW:HIGH renames it.")] = ()
     mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
         "Add the mean over the users of an item; bounds as for --sum.")] = ()
+    vector: Annotated[str | Sequence[str], _sums("NAME=COLUMN,...:NORM",
+        "Add the sums of several columns, called NAME_COLUMN. Each user's own vector of sums for an item is "
+        "clipped to the Euclidean norm NORM. May be repeated.")] = ()
     weight: Annotated[float | Sequence[float], _advanced("SHARE",
-        "Share of the budget for each sum, in order; the counts get the rest. [least total variance]")] = ()
+        "Share of the budget for each sum and vector, in order; the counts get the rest. [least total variance]"
+        )] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
         "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
@@ -270,7 +285,7 @@ class Request:
             if not name or name in used:
                 raise InvalidParameter(
                     f"two columns would be called {name!r}: rename the item with --item NAME=COLUMN, the counts "
-                    "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH"
+                    "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH, vectors by their NAME"
                 )
             used.add(name)
         if self.weight and len(self.weights) != len(self.sums):
@@ -279,9 +294,9 @@ class Request:
                 f"the same sum) and {len(self.weights)} weights"
             )
         if self.aggregates and self.mechanism == "laplace":
-            raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
+            raise InvalidParameter("--sum, --mean and --vector need Gaussian noise, not --mechanism laplace")
         if self.aggregates and self.offset == "none":
-            raise InvalidParameter("--sum and --mean cannot be used with --offset none")
+            raise InvalidParameter("--sum, --mean and --vector cannot be used with --offset none")
 
     def _check_streams(self) -> None:
         from_stream = isinstance(self.input, str) and self.input == STREAM
@@ -341,17 +356,27 @@ class Request:
 
     @cached_property
     def aggregates(self) -> tuple[Aggregate, ...]:
-        """The sums and means, sums first."""
-        if not self.sum and not self.mean:
+        """The sums, means and columns of vectors, in this order."""
+        if not self.sum and not self.mean and not self.vector:
             return ()
         from dphist.releasing.aggregates import aggregates_of
 
-        return aggregates_of({"sum": self.sum, "mean": self.mean})
+        return aggregates_of({"sum": self.sum, "mean": self.mean, "vector": self.vector})
 
     @cached_property
-    def sums(self) -> tuple[tuple[str, Fraction, Fraction], ...]:
-        """The distinct (column, low, high) that sums and means need."""
+    def sums(self) -> tuple[Summed, ...]:
+        """The distinct (columns, low, high) that sums, means and vectors need."""
         return tuple(dict.fromkeys(aggregate.of for aggregate in self.aggregates))
+
+    @property
+    def bounds(self) -> tuple[tuple[Fraction, Fraction, int], ...]:
+        """The bounds of the sums, as in a plan."""
+        return tuple((low, high, len(columns)) for columns, low, high in self.sums)
+
+    @property
+    def summed(self) -> list[str]:
+        """The column of each sum, and all columns of each vector."""
+        return [column for columns, _, _ in self.sums for column in columns]
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -360,12 +385,12 @@ class Request:
         return self.weight
 
     def number_columns(self) -> list[str]:
-        """The columns of numbers in the output: counts, sums and means, with their errors and intervals."""
+        """The columns of numbers in the output: counts and aggregates, with their errors and intervals."""
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
         estimate = ["estimate"] if self.max_items_per_user == AUTO else []
         names = (self.count_name, *estimate, *(aggregate.name for aggregate in self.aggregates))
-        sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind == "sum" and estimate]
+        sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean" and estimate]
         return [*(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
 
     def output_columns(self) -> list[str]:

@@ -251,7 +251,7 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
     auto = request.max_items_per_user == AUTO
     if not (has_sql or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
-    values = tuple(Value(column, low, high) for column, low, high in request.sums)
+    values = tuple(Value(column, low, high) for columns, low, high in request.sums for column in columns)
     task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
     if auto:
         from dphist.counting.duckdb import check_sizes_task
@@ -310,7 +310,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
         epsilon=request.epsilon, delta=request.delta, top=request.top, offset=request.offset,
         max_nonzero=request.max_nonzero, gamma=request.gamma, public_items=public_items,
         max_items_per_user=cap if cap is None or most is None else min(cap, most), excess=request.excess or "drop",
-        sums=[(low, high) for _, low, high in request.sums], weights=request.weights or None,
+        sums=request.bounds, weights=request.weights or None,
         mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip
     return certify_again(plan)
@@ -354,9 +354,8 @@ def _prepare_job(
     ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
         cap = None  # no limit on items per user is needed, and one would only drop events
-    columns = [column for column, _, _ in request.sums]
     task = replace(
-        task_of(plan, events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, columns),
+        task_of(plan, events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.summed),
         lower_threshold=request.lower_threshold, public_items=request.public_items(),
         rank=int(plan.contract.nonzero) + 1 if ranked else None, ordered=not tap.private,
     )  # fmt: skip
@@ -366,8 +365,11 @@ def _prepare_job(
 def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
     """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
     weights = tuple((level.items, level.weight) for level in plan.levels)
-    pairs = zip(summed, plan.sums, strict=True)
-    values = tuple(Value(column, noise.low, noise.high, noise.reach) for column, noise in pairs)
+    noises = [(number, noise) for number, noise in enumerate(plan.sums) for _ in range(noise.columns)]
+    values = tuple(
+        Value(column, noise.low, noise.high, noise.reach, number if noise.columns > 1 else None)
+        for column, (number, noise) in zip(summed, noises, strict=True)
+    )
     return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
 
 

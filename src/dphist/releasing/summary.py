@@ -160,11 +160,11 @@ def _margin_words(
         margins = np.hypot(width * correction.factors_at(counts), errors)
         few, many = (_two_digits(float(margin)) for margin in margins)
         parts.append(f"±{figure(few)}{f' to ±{figure(many)}' if many > few else ''} per estimate")
-    parts += [
-        f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {aggregate.name}"
+    parts += dict.fromkeys(
+        f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {aggregate.label}"
         for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
-        if aggregate.kind == "sum"
-    ]
+        if aggregate.kind != "mean"
+    )
     words = f"{join_words(parts)} (95 %)"
     if _may_reduce(plan, request):
         rank = f"{plan.contract.nonzero + 1:,.0f}"
@@ -281,7 +281,7 @@ def column_digits(
     # Means of large items are more precise: one item in ten is larger than this.
     typical = max(1.0, float(np.quantile(counts, 0.9))) if plan.sums and counts.size else 1.0
     errors = {
-        aggregate.name: sum_error(plan, noise) if aggregate.kind == "sum" else noise.sigma / typical
+        aggregate.name: noise.sigma / typical if aggregate.kind == "mean" else sum_error(plan, noise)
         for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
     }
 

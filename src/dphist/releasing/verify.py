@@ -467,7 +467,8 @@ def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: fl
 def _sums_problems(plan: Plan, request: dict[str, Any], table: Any, correction: Correction | None) -> list[str]:
     """Problems of sums and means, beside counts that have none."""
     aggregates = aggregates_of(request)
-    if [bounds for _, *bounds in distinct_sums(aggregates)] != [[noise.low, noise.high] for noise in plan.sums]:
+    planned = [(noise.columns, noise.low, noise.high) for noise in plan.sums]
+    if [(len(columns), low, high) for columns, low, high in distinct_sums(aggregates)] != planned:
         return ["the plan's sums are not those of the request"]
     look = Published(request.get("standard-error") is True, request.get("interval"))
     problems = []
@@ -476,7 +477,7 @@ def _sums_problems(plan: Plan, request: dict[str, Any], table: Any, correction: 
         columns = {name: values for name in names if (values := _finite_column(table, name, "double")) is not None}
         if len(columns) < len(names):
             problems.append(f"a value of the column {aggregate.name!r} is not a number")
-        elif aggregate.kind == "sum":
+        elif aggregate.kind != "mean":
             counts = table.column(count_column(request, table)).to_numpy().astype(np.float64)
             around = columns[aggregate.name] - float(noise.middle) * counts
             expected = dict(zip(names, sum_columns(counts, around, plan, noise, look), strict=True))

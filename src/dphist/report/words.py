@@ -209,7 +209,9 @@ def _also_released(facts: Facts) -> str:
     sums = facts.document.get("sums", ())
     if len(sums) > 4:
         return f"{len(sums)} {' and '.join(dict.fromkeys(one['kind'] + 's' for one in sums))}"
-    return join_words([f"the {one['kind']} of {one['column']}" for one in sums])
+    return join_words(
+        [f"the {one['kind']} {'of ' + one['column'] if 'column' in one else one['name']}" for one in sums]
+    )
 
 
 def _title(facts: Facts) -> str:
@@ -584,6 +586,11 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
             label, meaning = "Largest counts", "At most this many counts are released; the next one is subtracted."
         numbers.append((label, f"{plan.contract.max_nonzero:,}", meaning))
     for one in facts.document.get("sums", ()):
+        if one["kind"] == "vector":
+            what = f"Standard error of each of {', '.join(one['columns'])}; each user's own vector"
+            meaning = f"{what} is clipped to a Euclidean norm of {one['norm']:g}."
+            numbers.append((f"Noise of {one['name']}", figure(one["standard_error"]), meaning))
+            continue
         bounds = f"each user's own sum is clamped to {one['low']:g} to {one['high']:g}"
         if one["kind"] == "sum":
             error, what = figure(one["standard_error"]), f"sum of {one['column']}"

@@ -304,7 +304,7 @@ def trial(
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     unit = plan.levels[0].weight if plan.levels else 1
     # A trial shows no sums.
-    no_sums = [np.zeros_like(counts) for _ in plan.sums]
+    no_sums = [np.zeros_like(counts) for _ in plan.summed]
     released = begin(plan, SeededTap(seed), Cut(floor)).release(counts, no_sums)
     index, values, total = released.index, released.values, int(whole.sum())
     if largest is not None and not top:
