@@ -103,7 +103,8 @@ def theta_excess(variance: arb) -> arb:
     of cos(2 pi k c) e^(-2 pi^2 k^2 V)), for every c.
     """
     first = (-2 * arb.pi() ** 2 * variance).exp()
-    return 2 * first / (1 - first**3)
+    # Not a power: its logarithm has no value if the ball of a tiny number reaches below 0.
+    return 2 * first / (1 - first * first * first)
 
 
 def normaliser(variance: arb) -> arb:
