@@ -129,7 +129,7 @@ def asked_variances(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         {"max_items_per_user": 3}, {"max_items_per_user": 3, "mechanism": "laplace"},
         {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 40, "gamma": 6}, {"top": 3},
         {"top": 3, "offset": "independent"}, {"public_items": 2},
-        {"max_items_per_user": 3, "sums": [(0, 1), (-2, 5)]},
+        {"max_items_per_user": 3, "sums": [(0, 1), (-2, 5)]}, {"top": 3, "sums": [(0, 1), (-2, 2, 3)]},
     ],
     ids=str,
 )  # fmt: skip
@@ -140,13 +140,13 @@ def test_noise_is_drawn_with_exactly_the_variance_of_the_plan(
     plan = dphist.plan(epsilon=1.0, delta=1e-6, **bound)
     noise, asked = plan.noise, asked_variances(monkeypatch)
     counts = np.array([10**7, 10**7])  # users, or steps with spread: far above the threshold
-    assert begin(plan, SeededTap(1)).release(counts, [counts] * len(plan.sums)).index.size == 2
+    assert begin(plan, SeededTap(1)).release(counts, [counts] * len(plan.summed)).index.size == 2
     if isinstance(noise, LaplaceNoise):
         assert asked == [LaplaceLaw(noise.scale)], "noise of another scale than the certified one was drawn"
         return
     assert isinstance(noise, LatticeNoise)
     shared = [noise.variance_shared] * (2 if plan.releases_offset else 1) if noise.variance_shared else []
-    expected = [*shared, noise.variance, *(one.variance for one in plan.sums)]
+    expected = [*shared, noise.variance, *(one.variance for one in plan.sums for _ in range(one.columns))]
     found = [law.variance for law in asked]
     assert found == expected, "noise of another variance than the certified one was drawn"
 

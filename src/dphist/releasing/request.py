@@ -290,8 +290,8 @@ class Request:
             used.add(name)
         if self.weight and len(self.weights) != len(self.sums):
             raise InvalidParameter(
-                f"give one --weight for each sum: there are {len(self.sums)} sums (a mean of the same values is "
-                f"the same sum) and {len(self.weights)} weights"
+                f"give one --weight for each sum or vector: there are {len(self.sums)} (a mean of the same values "
+                f"is the same sum) and {len(self.weights)} weights"
             )
         if self.aggregates and self.mechanism == "laplace":
             raise InvalidParameter("--sum, --mean and --vector need Gaussian noise, not --mechanism laplace")

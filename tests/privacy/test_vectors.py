@@ -1,0 +1,135 @@
+"""Vectors beside counts: their certificate against brute force, their plans, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import dphist
+from dphist.accounting.concentrated import squared_sensitivity
+from dphist.errors import InvalidParameter
+from dphist.privacy.certificate import certify_noise
+from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
+from oracles_vectors import divergence, renyi_of_order_two
+from scheduling import crossed
+
+REACH, VARIANCE, LATTICE, OWN = 1 << 11, Fraction(1 << 24), 2, Fraction(64)
+
+
+def vector(columns: int = 2, reach: int = REACH, variance: Fraction = VARIANCE) -> SumNoise:
+    return SumNoise(Fraction(-1), Fraction(1), reach, variance, columns)
+
+
+def certified(noise: tuple[SumNoise, ...], epsilon: float) -> float:
+    one = PublicNoise(LATTICE, OWN, Fraction(0), sums=noise)
+    return certify_noise(one, Contract(1, 1), epsilon=epsilon).delta
+
+
+def moves(count: int) -> list[tuple[int, int]]:
+    """Whole vectors of a norm of at most REACH: on the axes, as long as can be in other directions, and inside."""
+    generator, found = random.Random(5), [(REACH, 0), (0, -REACH)]
+    while len(found) < count:
+        first = generator.randrange(-REACH, REACH + 1)
+        longest = math.isqrt(REACH**2 - first**2)
+        found.append((first, generator.choice([longest, -longest, generator.randrange(longest + 1)])))
+    return found
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_no_direction_exceeds_the_certificate(epsilon: float) -> None:
+    """Brute force over the noise, to about 1e-12: no vector of the norm is worse, and the longest are as bad."""
+    bound = certified((vector(),), epsilon)
+    exact = [
+        divergence(lattice=LATTICE, variance=float(OWN), vector=float(VARIANCE), moves=move, epsilon=epsilon)
+        for move in moves(6)
+    ]
+    assert max(exact) <= bound * (1 + 1e-11)
+    assert max(exact) > bound * (1 - 1e-5)
+    # Power: a norm half a percent longer than certified is caught, in any direction.
+    for move in ((-1455, 1455), (0, 2058)):
+        longer = divergence(
+            lattice=LATTICE, variance=float(OWN), vector=float(VARIANCE), moves=move, epsilon=epsilon
+        )
+        assert bound < longer
+
+
+def test_a_vector_counts_once_and_not_once_per_column() -> None:
+    """The squared sensitivity is that of the norm, by brute force: Renyi divergences of order 2 add up."""
+    for columns in (2, 7):
+        noise = PublicNoise(LATTICE, OWN, Fraction(0), sums=(vector(columns),))
+        price = float(squared_sensitivity(noise, Contract(1, 1)))
+        counts = renyi_of_order_two(float(OWN), LATTICE)
+        worst = max(counts + sum(renyi_of_order_two(float(VARIANCE), part) for part in move) for move in moves(12))
+        assert worst <= price * (1 + 1e-9)
+        assert worst > price * (1 - 1e-3)
+
+
+BOUNDS: list[dict[str, Any]] = [
+    {"max_items_per_user": 1}, {"max_items_per_user": 30}, {"max_nonzero": 400}, {"top": 60}, {"public_items": 40},
+    {"max_nonzero": 300, "max_items_per_user": 150}, {"max_items_per_user": 20, "excess": "spread"},
+    {"max_items_per_user": 512},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "columns"), crossed(BOUNDS, [2, 256]))
+def test_a_vector_costs_as_much_as_a_sum_of_its_norm(bound: dict[str, Any], columns: int) -> None:
+    """With the same share: the noise of each column is that of one sum from -NORM to NORM, to 1e-6."""
+    budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "weights": [0.2, 0.3], **bound}
+    with_vector = dphist.plan(sums=[(0, 3), (-5, 5, columns)], **budget)
+    with_sum = dphist.plan(sums=[(0, 3), (-5, 5)], **budget)
+    assert with_vector.certificate.delta <= 1e-6
+    assert with_vector.sigma == pytest.approx(with_sum.sigma, rel=1e-6)
+    assert with_vector.threshold == pytest.approx(with_sum.threshold, rel=1e-3)
+    assert with_vector.sums[1].sigma == pytest.approx(with_sum.sums[1].sigma, rel=1e-6)
+    # The same noise is never certified with less than the sum of the same reach.
+    noise = with_vector.noise
+    assert isinstance(noise, LatticeNoise)
+    flat = [SumNoise(one.low, one.high, one.reach, one.variance) for one in noise.sums]
+    for epsilon in (0.5, 1.0):
+        both = [
+            certify_noise(
+                type(noise)(**{**vars(noise), "sums": sums}), with_vector.contract, epsilon=epsilon
+            ).delta
+            for sums in (noise.sums, tuple(flat))
+        ]
+        assert both[1] <= both[0] <= both[1] * (1 + 1e-4)
+
+
+def test_the_best_share_of_a_vector_counts_all_its_columns() -> None:
+    def cost(**options: Any) -> float:
+        plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20, sums=[(-1, 1, 9)], **options)
+        return plan.total_noise**2 + 9 * plan.sums[0].sigma ** 2
+
+    best = cost()
+    # The closed form without shared noise: the count has 1 and nine columns sqrt 9.
+    assert best == pytest.approx(cost(weights=[0.75]), rel=1e-3)
+    assert all(best < cost(weights=[weight]) for weight in (0.3, 0.5, 0.65, 0.85, 0.95))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"columns": 0}, "1 to 256 columns"),
+        ({"columns": 257}, "1 to 256 columns"),
+        ({"low": Fraction(0)}, "around 0"),
+        ({"reach": 1 << 21}, "reach of at most"),
+        ({"variance": Fraction((1 << 24) - 1)}, "variance of at least"),
+    ],
+)
+def test_noise_that_is_not_covered_is_refused(given: dict[str, Any], said: str) -> None:
+    """A forged certificate cannot have a vector outside of what the proof covers."""
+    with pytest.raises(InvalidParameter, match=said):
+        SumNoise(**{**vars(vector()), **given})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [((-1, 2, 2), "-NORM and NORM"), ((-1, 1, 0), "columns"), ((-1, 1, 257), "256"), ((1, -1, 2), "LOW < HIGH")],
+)
+def test_bounds_of_vectors(bounds: tuple[int, int, int], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=[bounds])
