@@ -53,6 +53,7 @@ ORACLES = {
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
     "certify_spread": "exact_delta_without_shared, exact_delta_public, brute_force_delta",
+    "cover_vector": "vector_divergence, renyi_of_order_two",
     "delta_of_case": "delta_case",
     "gaussian_case": "delta_family, squared_sensitivity",
     "infinite_case": "infinite_event",

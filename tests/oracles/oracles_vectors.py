@@ -22,7 +22,9 @@ def _law(variance: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return x, weights / weights.sum()
 
 
-def divergence(*, lattice: int, variance: float, vector: float, moves: tuple[int, int], epsilon: float) -> float:
+def vector_divergence(
+    *, lattice: int, variance: float, vector: float, moves: tuple[int, int], epsilon: float
+) -> float:
     """The hockey-stick divergence of the outputs without the user from those with the user.
 
     Without the user, the output is (z, y1, y2); with the user it is moved by (b, v1, v2).

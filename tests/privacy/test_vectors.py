@@ -13,8 +13,9 @@ import dphist
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
 from dphist.privacy.certificate import certify_noise
+from dphist.privacy.lattice import cover_vector
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
-from oracles_vectors import divergence, renyi_of_order_two
+from oracles_vectors import renyi_of_order_two, vector_divergence
 from scheduling import crossed
 
 REACH, VARIANCE, LATTICE, OWN = 1 << 11, Fraction(1 << 24), 2, Fraction(64)
@@ -44,14 +45,16 @@ def test_no_direction_exceeds_the_certificate(epsilon: float) -> None:
     """Brute force over the noise, to about 1e-12: no vector of the norm is worse, and the longest are as bad."""
     bound = certified((vector(),), epsilon)
     exact = [
-        divergence(lattice=LATTICE, variance=float(OWN), vector=float(VARIANCE), moves=move, epsilon=epsilon)
+        vector_divergence(
+            lattice=LATTICE, variance=float(OWN), vector=float(VARIANCE), moves=move, epsilon=epsilon
+        )
         for move in moves(6)
     ]
     assert max(exact) <= bound * (1 + 1e-11)
     assert max(exact) > bound * (1 - 1e-5)
     # Power: a norm half a percent longer than certified is caught, in any direction.
     for move in ((-1455, 1455), (0, 2058)):
-        longer = divergence(
+        longer = vector_divergence(
             lattice=LATTICE, variance=float(OWN), vector=float(VARIANCE), moves=move, epsilon=epsilon
         )
         assert bound < longer
@@ -66,6 +69,23 @@ def test_a_vector_counts_once_and_not_once_per_column() -> None:
         worst = max(counts + sum(renyi_of_order_two(float(VARIANCE), part) for part in move) for move in moves(12))
         assert worst <= price * (1 + 1e-9)
         assert worst > price * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("reach", [1, 16, REACH, 1 << 20])
+@pytest.mark.parametrize("ratio", [Fraction(1), Fraction(4, 2**13 + 1), Fraction(12345, 64)])
+def test_what_the_proof_of_the_cover_needs(reach: int, ratio: Fraction) -> None:
+    """In exact fractions: the conditions of the theorem in docs/theory/sums.md, and that it costs next to nothing."""
+    counts = VARIANCE * ratio / reach
+    reach_of_sum, variance = cover_vector(vector(reach=reach), counts)
+    finer = Fraction(reach_of_sum, reach)
+    # Rounding a normal draw of variance U has the variance that is left, and it is at least one squared step.
+    normal = variance * Fraction(reach_of_sum, reach_of_sum - 1) / finer**2
+    assert VARIANCE - normal >= VARIANCE / 2**24 >= 1
+    # The sum's own rounding is at least as wide.
+    assert variance / reach_of_sum >= VARIANCE / 2**24
+    assert normal > VARIANCE * (1 - Fraction(1, 10**5))
+    # The integer combination of draws keeps its small coefficient.
+    assert ratio.numerator % (reach_of_sum * counts / variance).numerator == 0
 
 
 BOUNDS: list[dict[str, Any]] = [

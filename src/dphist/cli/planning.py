@@ -167,7 +167,7 @@ def compare(
         tables = []
         for e in epsilon:
             for k in bounds:
-                given = {"epsilon": e, "max_nonzero": k, **options}
+                given = {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options}
                 title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
                 found = compare_sums(**given, sums=sums, weights=weights)
                 tables.append(({**given, "ways": found.to_dict()}, f"{title}\n\n{found}"))

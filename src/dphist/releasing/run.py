@@ -108,6 +108,8 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
             Also a list; NAME=COLUMN:LOW:HIGH renames it.
         mean: COLUMN:LOW:HIGH. Add the mean over the users of an item; bounds as for sum.
+        vector: NAME=COLUMN,...:NORM. Add the sums of several columns, called NAME_COLUMN. Each user's own vector
+            of sums for an item is clipped to the Euclidean norm NORM. Also a list.
         output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is
             written next to it. - is standard output, as CSV. With engine='spark' also a folder (NAME/ or
             hdfs://...), written by the executors.
@@ -145,7 +147,8 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         gamma: Ratio of the variances of each count's own noise and the shared noise.
         minimize: What to minimize. [threshold]
         seed: For tests: seed of the noise. The release is NOT PRIVATE.
-        weight: Share of the budget for each sum, in order; the counts get the rest. [least total variance]
+        weight: Share of the budget for each sum and vector, in order; the counts get the rest. [least total
+            variance]
         types: For frames. The columns of a frame are read as text, and items are released as text, because pandas
             and others infer types from values: a single row can turn all whole numbers into floats. "fixed" keeps
             the frame's types; use it if they were declared before the data was seen, by a database, a Parquet
