@@ -17,8 +17,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter
-from dphist.planning.optimum import FINEST_REACH
-from dphist.privacy.types import LatticeNoise
+from dphist.privacy.types import FINEST_REACH, LatticeNoise
 from dphist.releasing.aggregates import Aggregate, sum_error
 from release_data import resealed
 from scheduling import crossed

@@ -74,7 +74,7 @@ def test_a_vector_counts_once_and_not_once_per_column() -> None:
 @pytest.mark.parametrize("reach", [1, 16, REACH, 1 << 20])
 @pytest.mark.parametrize("ratio", [Fraction(1), Fraction(4, 2**13 + 1), Fraction(12345, 64)])
 def test_what_the_proof_of_the_cover_needs(reach: int, ratio: Fraction) -> None:
-    """In exact fractions: the conditions of the theorem in docs/theory/sums.md, and that it costs next to nothing."""
+    """In exact fractions: the conditions of the theorem in docs/theory/sums.md, and what it costs."""
     counts = VARIANCE * ratio / reach
     reach_of_sum, variance = cover_vector(vector(reach=reach), counts)
     finer = Fraction(reach_of_sum, reach)

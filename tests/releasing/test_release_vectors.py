@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ def test_vectors_are_clipped_and_noisy_as_planned() -> None:
 
 
 @pytest.mark.parametrize("engine", [pytest.param("spark", marks=ON_SPARK)])
-def test_executors_add_noise_to_every_column(engine: str) -> None:
+def test_executors_add_noise_to_every_column(engine: Literal["spark"]) -> None:
     """No number is further than 8 deviations from the truth, which has a probability below 1e-13 if correct."""
     source = shared_session("local").createDataFrame(walks())
     release = dphist.release(source, **BUDGET, max_items_per_user=1, vector=MOVE, engine=engine)
