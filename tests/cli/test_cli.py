@@ -92,6 +92,24 @@ def test_compare_json_and_repeated_options() -> None:
     assert {row["mechanism"] for row in data["comparisons"][0]["rows"]} == {"gshm", "csh", "laplace"}
 
 
+def test_compare_and_plan_with_sums_and_vectors() -> None:
+    """Shared noise lowers threshold, noise and errors with sums too, if all counts are bounded."""
+    base = ("--epsilon", "1", "--delta", "1e-6", "--sum", "0:100", "--vector", "3:1")
+    data = run_json("compare", *base, "--max-nonzero", "100", "--max-nonzero", "10")["comparisons"]
+    assert [(one["epsilon"], one["max_nonzero"]) for one in data] == [(1.0, 100), (1.0, 10)]
+    for one in data:
+        gshm, csh = one["ways"]["recentred"], one["ways"]["recentred, csh"]
+        assert csh["threshold"] < 0.7 * gshm["threshold"]
+        assert all(a < b for a, b in zip(csh["standard_errors"], gshm["standard_errors"], strict=True))
+        plan = run_json("plan", *base, "--max-nonzero", str(one["max_nonzero"]))
+        assert (plan["threshold"], plan["sums"][1]["columns"]) == (csh["threshold"], 3)
+        assert plan["sums"][1]["sigma"] == csh["standard_errors"][1]
+    assert "cannot be used with --sum" in run("compare", *base, "--max-nonzero", "9", "--plot", "a.png").err
+    for bad in ("0:1", "3", "x:1", "3:0", "3:-1", "257:1", "2:1:1"):
+        result = run("plan", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2", "--vector", bad)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+
+
 def test_audit_does_not_accuse_a_good_plan() -> None:
     """A false alarm has a probability of 1e-9, the confidence of the audit.
 

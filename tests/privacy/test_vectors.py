@@ -8,13 +8,17 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from flint import arb
 
 import dphist
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
+from dphist.privacy import balls
+from dphist.privacy.balls import shift_divergence
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.lattice import cover_vector
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
+from oracles import delta_gaussian
 from oracles_vectors import renyi_of_order_two, vector_divergence
 from scheduling import crossed
 
@@ -128,6 +132,17 @@ def test_the_best_share_of_a_vector_counts_all_its_columns() -> None:
     # The closed form without shared noise: the count has 1 and nine columns sqrt 9.
     assert best == pytest.approx(cost(weights=[0.75]), rel=1e-3)
     assert all(best < cost(weights=[weight]) for weight in (0.3, 0.5, 0.65, 0.85, 0.95))
+
+
+def test_divergences_of_very_fine_steps_are_near_the_normal_one() -> None:
+    """Finer steps than a ball can tell apart give a number, or the trivial bound, and never too little."""
+    normal = float(delta_gaussian(sensitivity=0.25, sigma=1.0, epsilon=0.5))
+    with balls.precision(150):
+        for steps in (10**6, 10**12, 10**21, 10**25, 10**30):
+            found = shift_divergence(variance=arb(16 * steps**2), shift=steps, epsilon=arb(0.5))
+            assert balls.upper(found) == pytest.approx(normal, rel=1e-5)
+        far = shift_divergence(variance=arb(16) * arb(10) ** 200, shift=10**100, epsilon=arb(0.5))
+        assert balls.upper(far) == 1.0
 
 
 @pytest.mark.parametrize(
