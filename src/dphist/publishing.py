@@ -256,13 +256,23 @@ def sweep(folder: Path) -> None:
                 remove_abandoned(Path(entry.path))
 
 
+def _is_own_folder(path: Path) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def own_workplaces(folder: Path) -> list[Path]:
+    """The hidden folders of this user, in which no other user can have written."""
+    places = (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name))
+    return [place for place in places if _is_own_folder(place)]
+
+
 def remove_abandoned(folder: Path) -> bool:
     """Remove a folder of this user that is empty, or has the mark and is not locked; whether it was removed."""
     if fcntl is None:
         return False
     try:
-        status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        if not _is_own_folder(folder):
             return False
         names = os.listdir(folder)
         if not names:
