@@ -13,9 +13,12 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# As in `typing`, which is not imported: a signal during imports would print a traceback of Python.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from dphist import accounting, ledger, opendp, signatures, sketch
     from dphist.errors import (
         AlreadyRunning,

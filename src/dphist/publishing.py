@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,13 +257,23 @@ def sweep(folder: Path) -> None:
                 remove_abandoned(Path(entry.path))
 
 
+def _is_own_folder(path: Path) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def own_workplaces(folder: Path) -> list[Path]:
+    """The hidden folders of this user, in which no other user can have written."""
+    places = (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name))
+    return [place for place in places if _is_own_folder(place)]
+
+
 def remove_abandoned(folder: Path) -> bool:
     """Remove a folder of this user that is empty, or has the mark and is not locked; whether it was removed."""
     if fcntl is None:
         return False
     try:
-        status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        if not _is_own_folder(folder):
             return False
         names = os.listdir(folder)
         if not names:
@@ -362,14 +373,41 @@ def defer_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `SystemExit` with the shell's code, so that temporary files are removed."""
+    """Turn SIGTERM and SIGHUP into `SystemExit` with the shell's code, so that temporary files are removed.
 
-    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
+    These and the `KeyboardInterrupt` of SIGINT are raised outside imports: within one, the import system or a
+    library may replace them by its own exception, which looks like a failure.
+    """
+    outer = len(_importing_frames(sys._getframe()))
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        stop = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+        importing = _importing_frames(frame)
+        if len(importing) <= outer:
+            raise stop
+
+        def raise_stop(*_: Any) -> None:
+            raise stop
+
+        # Called at the next line of the outermost import's frame; Python ends the tracing when it raises.
+        importing[-1 - outer].f_trace = raise_stop
+        sys.settrace(lambda *_: None)
 
     with ExitStack() as restore:
         for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
-            if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_DFL:
-                restore.callback(signal.signal, number, signal.SIG_DFL)
+            handler = signal.getsignal(number)
+            if handler in (signal.SIG_DFL, signal.default_int_handler):
+                restore.callback(signal.signal, number, handler)
                 signal.signal(number, leave)
         yield
+
+
+def _importing_frames(frame: FrameType | None) -> list[FrameType]:
+    """The frames below this one that are importing something, innermost first."""
+    found, imported = [], False
+    while frame is not None:
+        is_import = frame.f_code.co_filename.startswith("<frozen importlib")
+        if imported and not is_import:
+            found.append(frame)
+        frame, imported = frame.f_back, is_import
+    return found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.resources import files
 from typing import Any
@@ -183,6 +185,40 @@ def test_cookies_of_other_services_do_not_block_the_page(client: httpx.Client) -
     """As many as a browser keeps for one host."""
     many = "; ".join(f"n{place}={'x' * 4090}" for place in range(180))
     assert client.get(f"/{TOKEN}/", headers={"Cookie": many}).status_code == 200
+
+
+def test_half_open_connections_do_not_block_the_page(client: httpx.Client) -> None:
+    """Anyone on this computer can open connections without the token; the oldest are closed."""
+    place = ("127.0.0.1", client.base_url.port or 0)
+    begun = (b"", b"GET /", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    with ExitStack() as opened, httpx.Client(base_url=client.base_url, trust_env=False) as other:
+        for number in range(300):
+            connection = opened.enter_context(socket.create_connection(place, timeout=60))
+            connection.sendall(begun[number % len(begun)])
+        # A new connection, and one that was open before all others.
+        assert [each.get(f"/{TOKEN}/").status_code for each in (other, client)] == [200, 200]
+
+
+def test_requests_in_progress_are_not_closed_for_new_connections(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    def slow(data: dict[str, str]) -> dict[str, str]:
+        begun.set()
+        assert release.wait(60)
+        return data
+
+    monkeypatch.setitem(ANSWERS, "plain", slow)
+    with ThreadPoolExecutor(1) as beside, ExitStack() as opened:
+        answer = beside.submit(post, client, "plain", {"name": "first"})
+        assert begun.wait(60)
+        for _ in range(150):
+            opened.enter_context(socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=60))
+        with httpx.Client(base_url=client.base_url, trust_env=False) as other:
+            assert other.get(f"/{TOKEN}/").status_code == 200
+        release.set()
+        assert answer.result().json() == {"name": "first"}
 
 
 def test_the_default_port_may_be_omitted() -> None:

@@ -8,20 +8,20 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from hashlib import sha256
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from test_release_kills import Scene, Server, Wrong, kill_at_each, server
+from test_release_kills import Scene, Server, Wrong, at_each_call, kill_at_each, needs_strace, server
 
 import dphist
 import release_workers
 from dphist.counting.workspace import private_folder
 from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
+from dphist.outputs.readback import read_release
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
 from release_data import events, resealed
 
@@ -49,13 +49,15 @@ def content(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "out.csv").read_bytes(), (folder / "out.csv.certificate.json").read_bytes()
 
 
-def check_done(folder: Path) -> None:
-    """One booking with a noted result, one release with that booking, and no other files."""
+def check_done(folder: Path, output: str = "out.csv") -> None:
+    """One booking with a noted result, that result at the output with this booking, and no other files."""
     (booking,) = bookings(folder)
     assert booking.id == "weekly-46"
     assert booking.written is not None
-    assert certificate(folder, "out.csv")["booking"] == booking.receipt()
-    assert dphist.verify(folder / "out.csv").verified
+    document = read_release(folder / output).document or {}
+    assert document["booking"] == booking.receipt()
+    assert document["output"]["sha256"] == booking.written["sha256"]
+    assert dphist.verify(folder / output).verified
     assert {name for name in names(folder) if name.startswith(".")} == set()
 
 
@@ -395,17 +397,9 @@ def check_retry(scene: Scene) -> None:
     booked = bookings(scene.folder)
     if len(booked) > 1:
         raise Wrong("an id is booked twice")
-    whole = None
-    with suppress(DphistError, OSError):
-        found = certificate(scene.folder, "out.csv")
-        if (
-            booked
-            and found.get("booking") == booked[0].receipt()
-            and dphist.verify(scene.folder / "out.csv").verified
-        ):
-            whole = content(scene.folder)
+    whole = booked and sha256_of_whole(scene.folder / scene.output, booked[0].receipt())
     noted = booked[0].written if booked else None
-    if whole is not None and noted is None:
+    if whole and noted is None:
         raise Wrong("a release is visible, but not noted in the ledger")
     label = "not booked" if not booked else "booked" if noted is None else "whole" if whole else "noted"
     scene.left[label] += 1
@@ -414,16 +408,28 @@ def check_retry(scene: Scene) -> None:
     again = command(scene.folder, *scene.words)
     if again.code != 0:
         raise Wrong(f"the next run fails: {again.err}")
-    check_done(scene.folder)
-    if whole is not None and content(scene.folder) != whole:
+    check_done(scene.folder, scene.output)
+    result = sha256_of_whole(scene.folder / scene.output, booked[0].receipt()) if booked else None
+    if whole and result != whole:
         raise Wrong("a complete release is drawn again")
-    if noted is not None and sha256(content(scene.folder)[0]).hexdigest() != noted["sha256"]:
+    if noted is not None and result != noted["sha256"]:
         raise Wrong("a noted result is drawn again")
+
+
+def sha256_of_whole(path: Path, booking: dict[str, Any]) -> str | None:
+    """The digest of a complete release with this booking, if there is one."""
+    try:
+        found = read_release(path)
+    except DphistError:
+        return None
+    if found.document is None or found.document.get("booking") != booking or not dphist.verify(path).verified:
+        return None
+    return str(found.document["output"]["sha256"])
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with server(tmp_path_factory.mktemp("server") / "temp", outputs=("out.csv",)) as made:
+    with server(tmp_path_factory.mktemp("server") / "temp") as made:
         yield made
 
 
@@ -432,40 +438,88 @@ class IdScene(Scene):
 
     @property
     def words(self) -> list[str]:
-        return [*RUN, "--force"] if self.force else RUN
+        return [*RUN[:-1], self.output, *(["--force"] if self.force else [])]
+
+    def check(self) -> None:
+        check_retry(self)
 
 
-def id_scene(place: Path, *, force: bool) -> IdScene:
+def id_scene(place: Path, *, force: bool, output: str = "out.csv", other: str | None = None) -> IdScene:
+    """With `force` there is an older release, which will be replaced, with `other` one in another table."""
     template = place / "template"
     template.mkdir()
     log_in(template, MANY)
-    if force:
-        # An older release, which will be replaced.
-        done = command(template, "release", "events.parquet", *FLAGS, "--output", "out.csv")
-        assert done.code == 0
-    return IdScene(template, "out.csv", force)
+    for table in (["release"] if force else []) + ([other] if other else []):
+        words = ["--output", output, *(["--output-table", table] if table != "release" else [])]
+        done = command(template, "release", "events.parquet", *FLAGS, *words)
+        assert done.code == 0, done.err
+    return IdScene(template, output, force)
 
 
 @pytest.mark.parametrize(
-    ("force", "quick"),
+    ("output", "force", "quick"),
     [
-        (False, True),
-        pytest.param(False, False, marks=pytest.mark.slow),
-        pytest.param(True, False, marks=pytest.mark.slow),
+        ("out.csv", False, True),
+        pytest.param("out.csv", False, False, marks=pytest.mark.slow),
+        pytest.param("out.csv", True, False, marks=pytest.mark.slow),
+        *(
+            pytest.param(f"out.{kind}", force, False, marks=pytest.mark.slow)
+            for kind in ("sqlite", "duckdb")
+            for force in (False, True)
+        ),
     ],
 )
 def test_a_kill_at_any_event_and_the_same_command_again(
-    tmp_path: Path, served: Server, force: bool, quick: bool
+    tmp_path: Path, served: Server, output: str, force: bool, quick: bool
 ) -> None:
     """At each event of Python that names a file: before the booking, before and between the files, at the note.
 
     In the quick run the command is repeated after three kills of each kind.
     """
-    scene = id_scene(tmp_path, force=force)
+    scene = id_scene(tmp_path, force=force, output=output)
     scene.quick = quick
-    kill_at_each(served, scene, lambda: check_retry(scene))
-    # The kills have produced every possible state.
-    assert set(scene.left) == {"not booked", "booked", "whole", "noted"}
+    kill_at_each(served, scene, scene.check)
+    # The kills have produced every possible state. No event of Python is between the note and the commit.
+    in_transaction = force and output != "out.csv"
+    assert set(scene.left) == {"not booked", "booked", "whole", *(() if in_transaction else ("noted",))}
+
+
+@pytest.mark.parametrize(
+    ("output", "force", "other"),
+    [
+        ("out.csv", False, None),
+        ("out.sqlite", False, None),
+        ("out.duckdb", False, None),
+        ("out.sqlite", False, "kept"),
+        ("out.duckdb", True, "kept"),
+        pytest.param("out.csv", True, None, marks=pytest.mark.slow),
+        pytest.param("out.sqlite", True, "kept", marks=pytest.mark.slow),
+        pytest.param("out.duckdb", False, "kept", marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_between_the_note_and_the_result(
+    tmp_path: Path, served: Server, output: str, force: bool, other: str | None
+) -> None:
+    """The noted result is complete in the hidden folder, and the same command puts it in place.
+
+    A new database lacks its name, one that exists has not committed its transaction; other tables stay.
+    """
+    scene = id_scene(tmp_path, force=force, output=output, other=other)
+    assert served.ask(folder=scene.afresh(), words=scene.words, noted=True)["killed"]
+    scene.check()
+    assert dict(scene.left) == {"noted": 1}
+    if other:
+        assert dphist.verify(scene.folder / output, table=other).verified
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["out.sqlite", "out.duckdb"])
+def test_a_kill_at_each_system_call_of_a_transaction(tmp_path: Path, served: Server, output: str) -> None:
+    """Also while SQLite or DuckDB commits: its journal undoes or completes the transaction."""
+    needs_strace()
+    scene = id_scene(tmp_path, force=True, output=output)
+    at_each_call(served, scene)
+    assert set(scene.left) == {"not booked", "booked", "noted", "whole"}
 
 
 def test_kills_find_noise_that_is_drawn_twice(
@@ -475,7 +529,7 @@ def test_kills_find_noise_that_is_drawn_twice(
     monkeypatch.setattr("dphist.releasing.spending._find_release", lambda *_: None)
     scene = id_scene(tmp_path, force=True)
     with pytest.raises((Wrong, AssertionError, LedgerError)):
-        kill_at_each(served, scene, lambda: check_retry(scene), backwards=True)
+        kill_at_each(served, scene, scene.check, backwards=True)
     assert scene.left["whole"] + scene.left["noted"] > 0
 
 

@@ -5,7 +5,8 @@
 `late WORDS` is the command `dphist WORDS`, but books after the release is written.
 `small WORDS` is the command `dphist WORDS` on a disk without room for files above 100,000 bytes.
 `kill VARIANT` reads requests as JSON, one per line, runs each command in a child and kills it: after some time, at
-an audit event of Python that names a file, or at a system call that does (by strace). It prints how it ended.
+an audit event of Python that names a file, at a system call that does (by strace), or once the ledger has noted
+the result. It prints how it ended.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import dphist
 from dphist.cli import main
 from dphist.errors import OverBudget
+from dphist.ledger import Ledger
 from dphist.outputs import write
 from dphist.releasing import spending
 from ledger_workers import at_once
@@ -138,6 +140,17 @@ def killed_at_event(number: int, folder: str) -> None:
     sys.addaudithook(hook)
 
 
+def killed_once_noted() -> None:
+    """Kill this process between the note of a result in the ledger and the moment when it becomes visible."""
+    settle = Ledger.settle
+
+    def settle_and_die(self: Ledger, *words: Any, **more: Any) -> None:
+        settle(self, *words, **more)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Ledger.settle = settle_and_die  # type: ignore[method-assign]
+
+
 def run_command(request: dict[str, Any]) -> None:
     """Run the command in a child, which never returns."""
     code: Any = 70
@@ -154,6 +167,8 @@ def run_command(request: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         if "event" in request:
             killed_at_event(request["event"], request["folder"])
+        if "noted" in request:
+            killed_once_noted()
         code = 0
         main()
     except SystemExit as end:

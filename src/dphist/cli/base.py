@@ -423,7 +423,8 @@ def commands(name: str = "") -> App:
 
 
 @cache
-def _parser(name: str = "") -> Any:
+def parser_for(name: str = "") -> Any:
+    """The parser of the command line whose first word is this name."""
     return get_command(commands(name))
 
 
@@ -437,7 +438,7 @@ def main() -> None:
             # Items may have characters that the terminal cannot show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _parser(*sys.argv[1:2])(prog_name="dphist", standalone_mode=False)
+        code = parser_for(*sys.argv[1:2])(prog_name="dphist", standalone_mode=False)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()

@@ -71,7 +71,8 @@ class DuckDBEngine(SessionKeeper):
         """A public list as an Arrow table (see `sql.public_list`), sorted: seeded noise depends on the order."""
         with self._session() as session:
             session.make_list(replace(listed, null_items=null_items), partial(sql.public_list, types=kinds))
-            return session.connection.sql(f"FROM {LISTED} ORDER BY ALL").to_arrow_table()
+            query = f"FROM {LISTED} ORDER BY ALL"
+            return session.run(lambda: session.connection.sql(query).to_arrow_table(), "the public items")
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:

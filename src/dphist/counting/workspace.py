@@ -21,7 +21,7 @@ from typing import Any, Final, Self, TypeVar
 
 from dphist.counting.task import Resources
 from dphist.errors import DphistError, InputError, InvalidParameter
-from dphist.publishing import ATTEMPTS, hold, remove_abandoned
+from dphist.publishing import ATTEMPTS, defer_signals, hold, remove_abandoned
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ def memory_limit() -> int:
     """Bytes of the machine, for systems without /proc: DuckDB takes 80 % of them by default."""
     import duckdb
 
-    with duckdb.connect(":memory:") as connection:
+    with defer_signals(), duckdb.connect(":memory:") as connection:
         return int(size_of(connection.execute("SELECT current_setting('memory_limit')").fetchall()[0][0]) / 0.8)
 
 
@@ -357,14 +357,16 @@ def connect_duckdb(resources: Resources, folder: Path) -> Any:
         "threads": threads_for_counting(resources, memory),
         "TimeZone": "UTC",
     }
-    connection = duckdb.connect(":memory:")
-    # Not as `config` of the connection: DuckDB would not enforce the size of the temporary folder.
-    connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
-    connection.execute(f"SET VARIABLE dphist_memory = {memory}")  # for `reader_settings`
-    # In a notebook without widgets DuckDB refuses to report progress.
-    with suppress(duckdb.InvalidInputException):
-        connection.execute("SET enable_progress_bar = true")
-        connection.execute("SET enable_progress_bar_print = false")
+    # In the main thread DuckDB replaces the exception of a signal by a RuntimeError.
+    with defer_signals():
+        connection = duckdb.connect(":memory:")
+        # Not as `config` of the connection: DuckDB would not enforce the size of the temporary folder.
+        connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
+        connection.execute(f"SET VARIABLE dphist_memory = {memory}")  # for `reader_settings`
+        # In a notebook without widgets DuckDB refuses to report progress.
+        with suppress(duckdb.InvalidInputException):
+            connection.execute("SET enable_progress_bar = true")
+            connection.execute("SET enable_progress_bar_print = false")
     return connection
 
 

@@ -18,7 +18,8 @@ import webbrowser
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.resources import files
-from typing import Any, Final
+from itertools import count
+from typing import Any, Final, cast
 
 from jinja2 import Environment
 
@@ -38,12 +39,14 @@ try:
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError:
     raise MissingExtra("the page needs Starlette and uvicorn: pip install 'dphist[web]'") from None
 
 
 # JSON takes up to two bytes for a character of plain text.
 _LARGEST_BODY: Final = 2 * fields.LARGEST_UPLOAD
+_MOST_CONNECTIONS: Final = 100
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -98,10 +101,39 @@ def server_config(app: Starlette) -> uvicorn.Config:
     """The settings of uvicorn, without an access log, because addresses contain the token."""
     return uvicorn.Config(
         app, log_level="critical", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=1,
-        limit_concurrency=100,
+        limit_concurrency=_MOST_CONNECTIONS,
         # Other services on 127.0.0.1 can set cookies that the browser sends here: up to 180 of 4 KB.
-        http="h11", h11_max_incomplete_event_size=1 << 20,
+        http=Connection, h11_max_incomplete_event_size=1 << 20,
     )  # fmt: skip
+
+
+class Connection(H11Protocol):
+    """A connection that makes room for itself: anyone can open connections and send nothing, without the token.
+
+    If there are too many, the one that has waited longest for a request is closed. Without the token a request is
+    refused at once, so only requests of the page can keep connections open.
+    """
+
+    _numbers = count()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._wait()
+        others = cast(set[Connection], self.connections)
+        while len(others) >= _MOST_CONNECTIONS - 1:
+            idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
+            if not idle:
+                break  # uvicorn answers 503
+            oldest = min(idle, key=lambda other: other.waiting_since)
+            oldest.transport.close()
+            others.discard(oldest)
+        super().connection_made(transport)
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        self.waiting_since = next(self._numbers)
 
 
 def make_app(*, token: str, port: int) -> Starlette:

@@ -595,17 +595,22 @@ def _store_to_write(target: Target, address: str, *, writing: bool) -> Iterator[
 
 
 def check_database(target: Target, *, force: bool) -> None:
-    """Raise `OutputError` if the database cannot be opened, or has tables with these names.
-
-    Opening a SQLite database for writing undoes the unfinished work of a killed process.
-    """
-    if target.kind == "sqlite" and os.path.lexists(f"{target.address}-journal"):
-        with suppress(StoreError):  # reported below
-            _SQLite(target.address, writing=True).close()
+    """Raise `OutputError` if the database cannot be opened, or has tables with these names."""
+    if target.kind == "sqlite":
+        recover_database(target)
     with _store_to_write(target, target.address, writing=False) as store:
         _tables_to_replace(store, target, force)
         if not store.may_create(target.table_name):
             raise StoreError(_NOT_ALLOWED)
+
+
+def recover_database(target: Target) -> None:
+    """Let SQLite or DuckDB undo or complete the transaction of a killed process, by opening it for writing."""
+    journal = {"sqlite": "-journal", "duckdb": ".wal"}[target.kind]
+    # An error is reported by whoever uses the database next.
+    if os.path.lexists(target.address + journal):
+        with suppress(StoreError), open_store(target.kind, target.address, writing=True):
+            pass
 
 
 def _tables_to_replace(store: Store, target: Target, force: bool) -> list[str]:
@@ -631,14 +636,33 @@ def write_database(job: WriteJob, address: str) -> str:
     named = target.sign is not None and target.kind != "postgresql"
     text = job.certificate(target.table_name, digest, **({"database": target.shown_name} if named else {}))
     job.check()
+
+    def ready() -> None:
+        job.check()
+        job.note(digest)
+
+    _write_tables(target, address, stored, digest, text, force=job.force, check=job.check, ready=ready)
+    return digest
+
+
+def _write_tables(
+    target: Target, address: str, stored: Any, digest: str, text: str, *,
+    force: bool, check: Callable[[], None] = lambda: None, ready: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Write both tables in one transaction. `ready` is called before it is committed."""
     with _store_to_write(target, address, writing=True) as store:
-        for name in _tables_to_replace(store, target, job.force):
+        for name in _tables_to_replace(store, target, force):
             store.drop(name)
-        store.create(target.table_name, stored, job.check)
+        store.create(target.table_name, stored, check)
         if digest_of(pa.Table.from_batches(list(store.batches(target.table_name)))) != digest:
             raise StoreError("the database did not store the values exactly")
         store.create_certificate(target.certificate_table, text)
-        job.check()
-        job.ready(digest)
+        ready()
         store.commit()
-    return digest
+
+
+def copy_tables(copy: Path, table: Any, digest: str, target: Target, *, force: bool) -> None:
+    """Write the release of a complete database file, which was read as `table`, into the target's database."""
+    with _store_to_write(target, str(copy), writing=False) as store:
+        (text,) = store.read_certificate(target.certificate_table)
+    _write_tables(target, target.address, storable(table, target.kind), digest, text, force=force)

@@ -105,13 +105,14 @@ def write_release(
     *,
     force: bool,
     escape_formulas: bool = False,
-    ready: Callable[[str], None] = lambda _: None,
+    ready: Callable[[str], None] | None = None,
     placed: Callable[[Written], None] | None = None,
 ) -> Written:
     """Write an Arrow table and the document of its certificate; with `force` they replace an older release.
 
     `ready` is called with the digest of the data once both are complete, before anyone can see them; from then on
-    signals are deferred. `placed` is called once both are in place, before deferred signals are handled.
+    signals are deferred, and after a kill both are in place or complete in the hidden folder, if there is one.
+    `placed` is called once both are in place, before deferred signals are handled.
     """
     check_columns(target, table.column_names)
     plain = compact(table)
@@ -142,7 +143,11 @@ class WriteJob:
     force: bool
     check: Callable[[], None]
     escape_formulas: bool
-    ready: Callable[[str], None]
+    ready: Callable[[str], None] | None
+
+    def note(self, digest: str) -> None:
+        if self.ready is not None:
+            self.ready(digest)
 
     def write_rows(self, file: Any) -> None:
         write_rows(self.table, self.target.kind, file, self.check, escape_formulas=self.escape_formulas)
@@ -186,7 +191,7 @@ def _write_files(job: WriteJob) -> str:
         write_synced(certificate, job.certificate(target.shown_name, digest).encode())
         job.check()
         with lock_folder(target.path.parent):
-            job.ready(digest)
+            job.note(digest)
             if job.force:
                 replace_pair(data, target.path, certificate, target.certificate_path, work)
             else:
@@ -226,7 +231,7 @@ def _write_object(job: WriteJob) -> str:
         if job.force:
             remove_object(certificate)
         job.check()
-        job.ready(digest)
+        job.note(digest)
         write_object(address, data)
         try:
             write_object(certificate, text)
@@ -251,7 +256,7 @@ def _write_stdout(job: WriteJob) -> str:
         certificate = work / "certificate"
         write_synced(certificate, text)
         job.check()
-        job.ready(digest)
+        job.note(digest)
         _send(data)
         place_new([(certificate, final)], force=job.force)
     return digest
@@ -275,20 +280,25 @@ def _send(data: bytes) -> None:
 
 
 def _write_database_file(job: WriteJob) -> str:
-    """Write a table of a database file. A new one is built in the hidden folder, so that it appears complete."""
+    """Write a table of a database file. A new one is built in the hidden folder, so that it appears complete.
+
+    If the result is noted, a database that exists gets its table while a complete copy is in the hidden folder:
+    after a kill between note and commit, the copy is the only one.
+    """
     path = job.target.path
     with workplace(path.parent) as work:
-        if not os.path.lexists(path):
+        if not os.path.lexists(path) or job.ready is not None:
             new = work / path.name
-            # It cannot be seen there, so `ready` is called when it is about to get its name.
-            digest = write_database(replace(job, ready=lambda _: None), str(new))
+            # It cannot be seen there, so it is noted when it is about to get its name.
+            digest = write_database(replace(job, ready=None), str(new))
             job.check()
-            job.ready(digest)
-            with suppress(FileExistsError):
-                place_new([(new, path)])
-                return digest
-    # The database exists, or another process has just created it: its transactions are atomic.
-    return write_database(job, job.target.address)
+            if not os.path.lexists(path):
+                job.note(digest)
+                with suppress(FileExistsError):
+                    place_new([(new, path)])
+                    return digest
+        # The database exists, or another process has just created it: its transactions are atomic.
+        return write_database(job, job.target.address)
 
 
 # Files and tables that must not be overwritten: the input, the list of items, the key, the release itself.

@@ -412,8 +412,8 @@ def _write(request: Request, result: Release, target: Target | None, attempt: At
     _show_progress(request, "writing", 0.0)
     written = write_release(
         result.to_arrow(), result.document(), target, force=request.force,
-        escape_formulas=request.escape_formulas, ready=partial(attempt.note_drawn, target.title()),
-        placed=attempt.note_written,
+        escape_formulas=request.escape_formulas, placed=attempt.note_written,
+        ready=None if request.id is None else partial(attempt.note_drawn, target.title()),
     )  # fmt: skip
     _show_progress(request, "writing", 1.0)
     return result.with_written(written)

@@ -35,7 +35,7 @@ from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import WORKPLACE, identity, lock_folder, place_new, sweep, sync_folder
+from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
@@ -434,7 +434,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
     else:
         _finish(request, booking, target)
         found = _read(target)
-        if found is None or found.problems or found.table is None or not _is_result(found.document, booking):
+        if found is None or not _is_whole(found, booking):
             state = "missing now" if found is None else "not what was written"
             raise OutputError(
                 f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is "
@@ -453,6 +453,11 @@ def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
     return bool(output_of(document).get("sha256") == booking.written["sha256"])
 
 
+def _is_whole(found: Readback, booking: Booking) -> bool:
+    """Whether this is the noted result, with data and certificate."""
+    return not found.problems and found.table is not None and _is_result(found.document, booking)
+
+
 def _read(target: Target) -> Readback | None:
     """The release at the output, if it exists. An unreadable output may be the release, so it is an error."""
     from dphist.outputs.readback import Absent, read_release
@@ -469,27 +474,59 @@ def _read(target: Target) -> Readback | None:
 
 
 def _finish(request: Request, booking: Booking, target: Target) -> None:
-    """Put the files of a noted result in place if a run was killed after noting it; they are complete then."""
-    if target.is_database:
+    """Put a noted result in place if a run was killed after noting it; it is complete in a hidden folder then."""
+    if target.kind == "postgresql":
         return
-    folder = target.path.parent
-    for work in (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name)):
-        certificate = work / "certificate"
-        try:
-            document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
-        except OSError:  # of another release
-            continue
-        if problems or not _is_result(document, booking):
-            continue
-        try:
-            with lock_folder(folder):
-                _place(work, target, force=request.force)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {target.title()}: {error.strerror or type(error).__name__}. Fix the cause, then "
-                "run the same command again"
-            ) from None
-        return
+    finish = _finish_database if target.is_database else _finish_files
+    try:
+        for work in own_workplaces(target.path.parent):
+            if finish(work, request, booking, target):
+                return
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {target.title()}: {error.strerror or type(error).__name__}. Fix the cause, then "
+            "run the same command again"
+        ) from None
+
+
+def _finish_files(work: Path, request: Request, booking: Booking, target: Target) -> bool:
+    """Whether the folder held the result, which is in place now."""
+    certificate = work / "certificate"
+    try:
+        document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
+    except OSError:  # of another release
+        return False
+    if problems or not _is_result(document, booking):
+        return False
+    with lock_folder(target.path.parent):
+        _place(work, target, force=request.force)
+    return True
+
+
+def _finish_database(work: Path, request: Request, booking: Booking, target: Target) -> bool:
+    """Whether the folder held a database with the result, which is in the target's now."""
+    from dphist.outputs.readback import read_release
+    from dphist.outputs.stores import copy_tables, recover_database
+
+    copy = work / target.path.name
+    try:
+        found = read_release(copy, target.table_name)
+    except InputError:  # of another release
+        return False
+    if not _is_whole(found, booking):
+        return False
+    if identity(copy) == identity(target.path):
+        return True
+    with suppress(FileExistsError):
+        place_new([(copy, target.path)])
+        return True
+    # It existed, and the kill may have come before or after its transaction was committed.
+    recover_database(target)
+    present = _read(target)
+    if present is None or not _is_whole(present, booking):
+        assert booking.written is not None
+        copy_tables(copy, found.table, booking.written["sha256"], target, force=request.force)
+    return True
 
 
 def _place(work: Path, target: Target, *, force: bool) -> None:
