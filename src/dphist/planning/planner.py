@@ -372,6 +372,17 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
 
 
+def top_k_keeps(plan: Plan) -> bool:
+    """Whether a top-k step can enforce `max_nonzero` for this plan.
+
+    A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
+    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together, and
+    weighted counts are not analysed.
+    """
+    contract = plan.contract
+    return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
+
+
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
     notes = list(verdict_of(budget).warnings)
     scale = contract.items / budget.epsilon

@@ -537,7 +537,11 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a release that affects privacy, fixed before any data is read."""
+    """Everything about a release that affects privacy, fixed before any data is read.
+
+    Counts below `lower_threshold` are removed before noise is added, by a rule that does not depend on the data. The
+    noise is for counts that start at 1, so that `lower_threshold` - 1 is subtracted first and then added back.
+    """
 
     budget: Budget
     contract: Contract
@@ -545,6 +549,7 @@ class Plan:
     analysis: AnalysisName
     certificate: Certificate
     notes: tuple[str, ...] = ()
+    lower_threshold: int = 1
 
     @property
     def sigma(self) -> float:
@@ -563,13 +568,13 @@ class Plan:
 
     @property
     def tau(self) -> float:
-        """The threshold minus one."""
+        """The threshold minus the least count that gets noise, which is 1 unless there is a lower threshold."""
         return self.noise.tau
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
-        return self.noise.threshold
+        """A noisy count is released if it is strictly greater, after subtracting the offset of a top-k step."""
+        return self.noise.threshold + (self.lower_threshold - 1)
 
     @property
     def total_noise(self) -> float:
@@ -618,6 +623,8 @@ class Plan:
             "max_items_per_user": self.contract.items,
             **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
+            **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
+            "threshold": None if math.isinf(self.threshold) else self.threshold,
             "binding_case": self.certificate.binding_case.to_dict(),
             "certificate": self.certificate.to_dict(),
             "notes": list(self.notes),
@@ -639,7 +646,10 @@ class Plan:
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
             ("total noise", f"{self.total_noise:.6g}"),
-            ("threshold", "none" if math.isinf(self.threshold) else f"{self.threshold!r} (1 + tau)"),
+            (
+                "threshold",
+                "none" if math.isinf(self.threshold) else f"{self.threshold!r} ({self.lower_threshold} + tau)",
+            ),
             *(
                 (
                     f"sum of values from {float(noise.low):g} to {float(noise.high):g}",

@@ -32,6 +32,7 @@ from dphist.releasing.document import (
     plan_choice_for,
     plan_facts,
     plan_from,
+    with_lower_threshold,
 )
 from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import AUTO, Request, count_column, request_from
@@ -401,6 +402,9 @@ def _fits(plan: Plan, request: dict[str, Any]) -> bool:
     if "mechanism" in request and (request["mechanism"] == "laplace") != (plan.mechanism == "laplace"):
         return False
     if (plan.mechanism == "known-domain") != ("items" in request):
+        return False
+    # Older certificates do not record the lower threshold in the plan.
+    if plan.lower_threshold not in (1, with_lower_threshold(plan, request).lower_threshold):
         return False
     contract = plan.contract
     limit, top = request.get("max-items-per-user"), request.get("top")

@@ -271,7 +271,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked
     law, spread = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
-    middle = plan.threshold + lower - 1
+    middle = plan.noise.threshold + lower - 1
     first, last = max(lower, math.floor(middle - 4.0 * spread)), math.ceil(middle + 5.0 * spread) + 1
     unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))

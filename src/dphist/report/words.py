@@ -602,7 +602,7 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
     if counts["offset"] is None:
         return [("Threshold", figure(counts["greater_than"]), meaning)]
     lower = counts["lower_threshold"]
-    parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.threshold)}"
+    parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.noise.threshold)}"
     offset = "The noisy count after the largest ones. It was subtracted from all counts and added back."
     return [
         ("Threshold", figure(counts["greater_than"]), f"{meaning} It is {parts}."),
