@@ -76,6 +76,24 @@ def test_certify_json_has_delta_by_analysis() -> None:
     assert data["delta"]["exact"] == pytest.approx(data["delta"]["gshm-exact"], rel=1e-6)
 
 
+def test_certify_calls_a_bound_a_bound() -> None:
+    """The worst mixed neighbours bound delta by 0.06986; the exact delta, of a user with new counts, is 0.06821."""
+    contract = ("--max-nonzero", "10", "--max-items-per-user", "5")
+    words = ("certify", "--epsilon", "0.05", "--sigma", "8", "--gamma", "3", "--tau", "20", *contract)
+    shown = run(*words).out
+    assert "delta, at most            0.0698580111 (certified)\n" in shown
+    assert "delta, at least           0.06821442196\n" in shown
+    assert "exact" not in shown
+    data = run_json(*words)
+    assert data["delta_exact"] is None
+    assert data["delta_lower"] == pytest.approx(0.06821442195795065, rel=1e-8)
+    found = run(*words, "--exact").out
+    assert "delta, exact              0.06821442196 (to 9 digits)\n" in found
+    assert "at least" not in found
+    spread = run(*words[:-4], "--max-items-per-user", "5", "--excess", "spread", "--exact")
+    assert spread.code == 2
+
+
 def test_the_certificate_of_a_plan_is_reproduced_from_its_numbers() -> None:
     contract = ("--max-nonzero", "300", "--max-items-per-user", "90")
     data = run_json("plan", "--epsilon", "0.9", "--delta", "1e-7", *contract, "--noise", "continuous")

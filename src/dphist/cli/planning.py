@@ -103,10 +103,14 @@ def certify(
     delta: Annotated[
         float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Also compute delta itself, by trying all neighbours; may take minutes."),
+    ] = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Compute the delta of a given plan, under every applicable analysis.
+    """Bound the delta of a given plan, under every applicable analysis.
 
     \b
     Examples:
@@ -117,7 +121,7 @@ def certify(
     """
     from dphist.planning.compare import certify as certify_plan
 
-    result = certify_plan(delta=delta, **options)
+    result = certify_plan(delta=delta, exact=exact, **options)
     show(result.to_dict(), f"{result}\n", as_json)
 
 

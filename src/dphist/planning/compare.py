@@ -27,7 +27,7 @@ from dphist.planning.optimum import (
 )
 from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
-from dphist.privacy.exact import delta_family
+from dphist.privacy.exact import delta_family, delta_of_all_cases
 from dphist.privacy.numerics import least_passing, log_excess, round_up
 from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
@@ -300,12 +300,17 @@ _SURELY_BROKEN: Final = 1.0 - 1e-12
 
 @dataclass(frozen=True)
 class Certification:
-    """delta of given noise by analysis name; `exact` is the certificate's."""
+    """Upper bounds of delta of given noise, by analysis; that of `exact` is the certificate's.
+
+    `delta_lower` is a lower bound, and `delta_exact` the value itself if it was asked for and could be computed.
+    """
 
     noise: Noise
     contract: Contract
     certificate: Certificate
     delta: dict[str, float] = field(hash=False)
+    delta_lower: float
+    delta_exact: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `dphist certify --json`."""
@@ -317,14 +322,20 @@ class Certification:
             **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
-            "delta_lower": self.certificate.delta_lower,
+            "delta_lower": self.delta_lower,
+            "delta_exact": self.delta_exact,
             "binding_case": self.certificate.binding_case.to_dict(),
         }
 
     def rows(self) -> list[tuple[str, str]]:
         return [
-            *((f"delta, {name}", f"{value:.10g}") for name, value in self.delta.items()),
-            ("delta, at least", f"{self.certificate.delta_lower:.10g}"),
+            ("delta, at most", f"{self.certificate.delta:.10g} (certified)"),
+            (
+                ("delta, at least", f"{self.delta_lower:.10g}")
+                if self.delta_exact is None
+                else ("delta, exact", f"{self.delta_exact:.10g} (to 9 digits)")
+            ),
+            *((f"bound {name}", f"{value:.10g}") for name, value in self.delta.items() if name != "exact"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 
@@ -346,12 +357,14 @@ def certify(
     max_items_per_user: int | None = None,
     delta: float | None = None,
     excess: str = "drop",
+    exact: bool = False,
 ) -> Certification:
-    """Delta at epsilon of given noise and threshold, under every analysis that applies.
+    """Bounds of delta at epsilon for given noise and threshold, under every analysis that applies.
 
     With `excess` "spread", users beyond the limit add a smaller weight to each of up to 16 times as many items.
-    `exact` is a certified upper bound, in ball arithmetic. Raises `NotPrivate` if it exceeds `delta`, or 1 - 1e-12
-    without `delta`.
+    The bound of `exact` is certified in ball arithmetic; it is the value itself unless mixed neighbours are the
+    worst. With `exact`, all neighbours are tried to find the value, which may take minutes. Raises `NotPrivate` if
+    the certified bound exceeds `delta`, or 1 - 1e-12 without `delta`.
     """
     noise, contract = _given_plan(sigma, tau, sigma_shared, gamma, max_nonzero, max_items_per_user, excess)
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
@@ -367,7 +380,14 @@ def certify(
     if contract.spread is None and (noise.sigma_shared == 0.0 or contract.max_nonzero is not None):
         for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
             deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
-    return Certification(noise, contract, certificate, deltas)
+    lower, value = certificate.delta_lower, None
+    if exact:
+        if contract.spread is not None:
+            raise InvalidParameter("the exact delta with excess = 'spread' is not known; leave out --exact")
+        found, complete = delta_of_all_cases(noise, contract, epsilon=epsilon)
+        lower = max(lower, min(found, certificate.delta))
+        value = lower if complete else None
+    return Certification(noise, contract, certificate, deltas, lower, value)
 
 
 class _GivenPlan(NamedTuple):

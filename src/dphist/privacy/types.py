@@ -446,10 +446,10 @@ class NeighbourCase:
 class Certificate:
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
-    `delta_lower` is the delta of one class of neighbours, accurate to about 1e-9 but not rounded down; 0 if none
-    was computed. For continuous noise that class is `binding_case`. For noise on a lattice it is a user with only
-    new counts, and may be far below the true delta; there `binding_case` is the worse of the two pure classes, and
-    a mixture may be worse than both.
+    `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
+    computed. For continuous noise it is the largest of three classes: a user with only new counts, one without, and
+    `binding_case`. For noise on a lattice it is a user with only new counts, and may be far below the true delta;
+    there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
 
     epsilon: float
