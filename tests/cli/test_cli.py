@@ -77,7 +77,7 @@ def test_certify_json_has_delta_by_analysis() -> None:
 
 
 def test_certify_calls_a_bound_a_bound() -> None:
-    """The worst mixed neighbours bound delta by 0.06986; the exact delta, of a user with new counts, is 0.06821."""
+    """The worst mixed neighbours bound delta by 0.06986; the exact delta, of only new counts, is 0.06821."""
     contract = ("--max-nonzero", "10", "--max-items-per-user", "5")
     words = ("certify", "--epsilon", "0.05", "--sigma", "8", "--gamma", "3", "--tau", "20", *contract)
     shown = run(*words).out

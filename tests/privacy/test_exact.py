@@ -16,8 +16,8 @@ from dphist.privacy import exact as exact_module
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
-    delta_of_case,
     delta_of_all_cases,
+    delta_of_case,
     gaussian_case,
     largest_squared_sensitivity,
     mixed_blocks,

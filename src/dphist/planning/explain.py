@@ -92,7 +92,10 @@ def _passing(plan: Plan) -> str:
             more += f", and {half - added:,} more than the item of rank {rank} if there is one,"
     rarely = f", one with {unlikely - 1:,} at most 1 %" if unlikely - 1 > added else ""
     what = "pass" if CAP_ALONE in plan.notes else "be released"
-    return f"A noisy count must exceed {must}: an item with {half:,}{more} has a 50 % chance to {what}, one with {likely:,} has 99 %{rarely}."
+    return (
+        f"A noisy count must exceed {must}: an item with {half:,}{more} has a 50 % chance to {what}, one with "
+        f"{likely:,} has 99 %{rarely}."
+    )
 
 
 def _alternatives(plan: Plan) -> list[str]:

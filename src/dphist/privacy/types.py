@@ -447,7 +447,7 @@ class Certificate:
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
     `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
-    computed. For continuous noise it is the largest of three classes: a user with only new counts, one without, and
+    computed. For continuous noise it is the largest of three: a user with only new counts, one without, and
     `binding_case`. For noise on a lattice it is a user with only new counts, and may be far below the true delta;
     there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
@@ -539,8 +539,8 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 class Plan:
     """Everything about a release that affects privacy, fixed before any data is read.
 
-    Counts below `lower_threshold` are removed before noise is added, by a rule that does not depend on the data. The
-    noise is for counts that start at 1, so that `lower_threshold` - 1 is subtracted first and then added back.
+    Counts below `lower_threshold`, which does not depend on the data, are removed before noise is added. The noise
+    is for counts that start at 1, so `lower_threshold` - 1 is subtracted first and added back afterwards.
     """
 
     budget: Budget
