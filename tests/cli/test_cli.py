@@ -133,6 +133,15 @@ def test_profile() -> None:
     assert [delta for _, delta in pairs] == sorted((delta for _, delta in pairs), reverse=True)
 
 
+def test_profile_answers_what_it_can() -> None:
+    """New counts pass with a larger probability than 1e-9, whatever epsilon is."""
+    words = ("profile", "--sigma", "5", "--tau", "10", "--max-items-per-user", "3", "--epsilon", "1")
+    shown = run(*words, "--delta", "1e-9")
+    assert shown.code == 0
+    assert [line.split() for line in shown.out.splitlines()[1:]] == [["1", "0.066709465"], ["infinite", "1e-09"]]
+    assert run_json(*words, "--delta", "1e-9")["profile"][1] == {"epsilon": None, "delta": 1e-9}
+
+
 DEFAULTS = {
     "plan": {"--epsilon": "1", "--delta": "1e-6", "--max-nonzero": "5"},
     "certify": {"--epsilon": "1", "--sigma": "30", "--tau": "165", "--max-nonzero": "50"},

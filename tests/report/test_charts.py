@@ -180,7 +180,7 @@ def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
     assert "dphist verify" in dphist.make_report(release, "text")
     assert "dphist verify" in dphist.make_report(release, "markdown")
     assert run(tmp_path, "report", "out.csv", "--json").returncode == 0
-    message = r"pip install 'dphist\[plot\]'"
+    message = "pip install altair vl-convert-python"
     with pytest.raises(MissingExtra, match=message):
         dphist.make_report(release)
     with pytest.raises(MissingExtra, match=message):
@@ -192,5 +192,5 @@ def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
     # The error comes before any event is read.
     flags = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
     done = run(tmp_path, "release", "log.csv", *flags, "--output", "new.csv", "--report", "r.html")
-    assert "dphist[plot]" in done.stderr
+    assert "pip install altair vl-convert-python" in done.stderr
     assert not (tmp_path / "new.csv").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -196,6 +197,8 @@ def profile(
 ) -> None:
     """Compute the privacy profile of a given plan: delta for each epsilon, epsilon for each delta.
 
+    Epsilon is infinite for a delta below the probability that a new count passes the threshold.
+
     \b
     Examples:
       dphist profile --sigma 30 --tau 165 --max-items-per-user 50 \\
@@ -205,9 +208,11 @@ def profile(
 
     pairs = profile_of(epsilons=epsilon or [], deltas=delta or [], **options)
     if as_json:
-        print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
+        rows = [{"epsilon": e if math.isfinite(e) else None, "delta": d} for e, d in pairs]
+        print_json({"profile": rows})
         return
-    print_table(("epsilon", "delta"), [(f"{e:.8g}", f"{d:.8g}") for e, d in pairs], left=0)
+    cells = [(f"{e:.8g}" if math.isfinite(e) else "infinite", f"{d:.8g}") for e, d in pairs]
+    print_table(("epsilon", "delta"), cells, left=0)
 
 
 @app.command()

@@ -454,10 +454,17 @@ def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
 
 
 def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: Any) -> list[tuple[float, float]]:
-    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon."""
+    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon.
+
+    Epsilon is infinite for a delta that no epsilon reaches.
+    """
     given = _given_plan(**noise)
     pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
-    pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
+    for delta in deltas:
+        try:
+            pairs.append((epsilon_at(given, delta), float(delta)))
+        except NotPrivate:
+            pairs.append((math.inf, float(delta)))
     if not pairs:
         raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
     return sorted(pairs)

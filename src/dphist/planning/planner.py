@@ -130,11 +130,11 @@ def plan(
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
         if not tuned or max_nonzero is not None or (top is not None and public_items is not None):
-            bound = "top" if top is not None else "public_items"
+            bound = "--top" if top is not None else "--public-items"
             others = {
-                "public_items": top is not None and public_items is not None,
-                "max_nonzero": max_nonzero is not None,
-                "gamma, which is tuned": gamma is not None,
+                "--public-items": top is not None and public_items is not None,
+                "--max-nonzero": max_nonzero is not None,
+                "--gamma, which is tuned": gamma is not None,
                 "continuous noise": noise == "continuous",
                 f"the analysis {analysis!r}": analysis not in ("best", "exact"),
             }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dphist.display import count_items, figure, printable, upper_figure
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.errors import InvalidParameter, MissingExtra, install_command
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.privacy.types import Plan
@@ -112,7 +112,7 @@ class Chart:
         try:
             import altair
         except ImportError:
-            raise MissingExtra("to_altair needs altair: pip install 'dphist[plot]'") from None
+            raise MissingExtra(f"to_altair needs altair: {install_command('plot')}") from None
         return altair.Chart.from_dict(self.to_dict())
 
     def svg(self, *, inline: bool = False) -> str:
@@ -164,7 +164,7 @@ def require_plotting() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise MissingExtra("charts need vl-convert: pip install 'dphist[plot]'") from None
+        raise MissingExtra(f"charts need vl-convert: {install_command('plot')}") from None
     return vl_convert
 
 

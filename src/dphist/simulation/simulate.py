@@ -360,8 +360,10 @@ def simulate(
     # Checked before any data is read.
     given_caps, given_tops = _whole_numbers("caps", caps), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
-        both = "public data or zipf, not both" if zipf is not None else "public data, or zipf for synthetic data"
-        raise InvalidParameter(f"give {both}")
+        one = (
+            "public data or --zipf, not both" if zipf is not None else "public data, or --zipf for synthetic data"
+        )
+        raise InvalidParameter(f"give {one}")
     if zipf is None:
         population = _count_population(source, budget, columns)
     elif columns:
