@@ -76,6 +76,25 @@ def test_certify_json_has_delta_by_analysis() -> None:
     assert data["delta"]["exact"] == pytest.approx(data["delta"]["gshm-exact"], rel=1e-6)
 
 
+def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
+    promise = (
+        "an observer with even odds on whether a given person is in the data guesses right at most 73.2 % of the"
+    )
+    (tmp_path / "log.csv").write_text("user,item\n" + "".join(f"{user},tea\n" for user in range(500)))
+    budget = ("--epsilon", "1", "--delta", "1e-6")
+    flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
+    for words in (
+        ("plan", *budget, "--max-items-per-user", "3"),
+        ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5", "--no-auto"),
+        ("release", "log.csv", *flags, "--dry-run"),
+        ("release", "log.csv", *flags),
+        ("report", "out.csv", "--format", "text"),
+    ):
+        done = command(tmp_path, *words)
+        assert done.code == 0, done.err
+        assert promise in " ".join(done.out.split()), words
+
+
 def test_certify_calls_a_bound_a_bound() -> None:
     """The worst mixed neighbours bound delta by 0.06986; the exact delta, of only new counts, is 0.06821."""
     contract = ("--max-nonzero", "10", "--max-items-per-user", "5")

@@ -28,7 +28,7 @@ from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.privacy.types import Plan
+    from dphist.privacy.types import Budget, Plan
     from dphist.simulation.simulate import Simulation
 
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", help="Also draw a chart.")]
@@ -90,8 +90,14 @@ def plan(
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
     write_out(f"{plan}\n")
-    for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
+    for sentence in (*(f"Note: {note}" for note in plan.notes), privacy_sentence(plan.budget), *advice):
         write_out(f"\n{fill(sentence)}\n")
+
+
+def privacy_sentence(budget: Budget) -> str:
+    from dphist.planning.utility import verdict_of
+
+    return f"Privacy: {verdict_of(budget).sentence}."
 
 
 @app.command()
@@ -328,4 +334,4 @@ def _show_simulation(result: Simulation) -> None:
     if not result.hopeless:
         write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{fill(result.recommendation(flags=True))}\n")
+    write_out(f"\n{fill(result.recommendation(flags=True))}\n\n{fill(privacy_sentence(result.budget))}\n")

@@ -385,9 +385,8 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
     if of_epsilon >= 2:
         near = "counts may be close to the true ones, and " if of_epsilon == 3 else ""
         warnings.append(
-            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}an observer with even odds "
-            f"on whether a given person is in the data may guess right {_percent(right_guesses(budget))} of the "
-            "time. Use ε of 1 or less for sensitive data."
+            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}{guess_words(budget)}. Use ε "
+            "of 1 or less for sensitive data."
         )
     if of_delta >= 2:
         many = f"1 in {1.0 / delta:,.0f} users" if delta < 0.5 else "most users"
@@ -396,11 +395,15 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
             f"δ = {plain_number(delta)} is too large: it allows all data of {many} to be published{known}. "
             "Choose δ well below 1 / number of users."
         )
-    sentence = (
-        f"{level}: an observer with even odds on whether a given person is in the data guesses right at most "
+    return Verdict(level, f"{level}: {guess_words(budget)}", tuple(warnings))
+
+
+def guess_words(budget: Budget) -> str:
+    """What the budget guarantees, as one number: it follows from epsilon and delta alone."""
+    return (
+        "an observer with even odds on whether a given person is in the data guesses right at most "
         f"{_percent(right_guesses(budget))} of the time"
     )
-    return Verdict(level, sentence, tuple(warnings))
 
 
 def right_guesses(budget: Budget) -> float:
