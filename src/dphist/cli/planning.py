@@ -153,8 +153,8 @@ def compare(
       dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 \\
         --plot figure.png
     \b
-    Both panels of the paper's figure, for epsilon = 0.35 and for the 0.349
-    quoted in its text:
+    Both panels of the paper's figure, for its epsilon = 0.35 and for 0.349, to
+    which the thresholds in its caption belong:
       dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 \\
         --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
