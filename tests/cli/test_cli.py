@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import dphist
+import oracles_discrete
 from release_commands import Done, command
 
 PLAN_KEYS = {
@@ -127,6 +129,48 @@ def test_compare_json_and_repeated_options() -> None:
     data = run_json("compare", "--epsilon", "0.35", "--epsilon", "0.349", "--delta", "1e-5", "--max-nonzero", "10")
     assert [c["epsilon"] for c in data["comparisons"]] == [0.35, 0.349]
     assert {row["mechanism"] for row in data["comparisons"][0]["rows"]} == {"gshm", "csh", "laplace"}
+
+
+def test_compare_has_the_papers_theorem_for_discrete_noise() -> None:
+    """Its least threshold, found here on a grid of noise: no other noise has a lower one."""
+    (found,) = run_json("compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "10")["comparisons"]
+    rows = {row["analysis"]: row for row in found["rows"]}
+    for name, tight in (("discrete theorem, printed", False), ("discrete theorem, tight", True)):
+        row = rows[name]
+        assert row["gamma"] == pytest.approx(math.sqrt(10))
+        sigma = row["total_noise"] / math.sqrt(1 + 1 / math.sqrt(10))
+
+        def delta(sigma: float, tau: float, tight: bool = tight) -> float:
+            return float(
+                oracles_discrete.delta_discrete_csh(k=10, sigma=sigma, tau=tau, epsilon=0.35, tight=tight)
+            )
+
+        assert delta(sigma, row["tau"]) <= 1e-5
+        for factor in (0.9, 0.97, 0.99, 1.01, 1.03, 1.1):
+            assert delta(sigma * factor, row["tau"] * 0.995) > 1e-5, factor
+    assert rows["discrete theorem, printed"]["total_noise"] > 1.4 * rows["exact, gamma = sqrt k"]["total_noise"]
+
+
+def test_compare_has_the_curves_of_its_chart() -> None:
+    words = ("compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-items-per-user", "3")
+    assert run(*words, "--curves").code == 2
+    (found,) = run_json(*words, "--curves")["comparisons"]
+    assert [curve["analysis"] for curve in found["curves"]] == ["gshm-add-the-deltas", "gshm-exact"]
+    rows = {row["analysis"]: row for row in found["rows"]}
+    for curve in found["curves"]:
+        lowest = min(curve["points"], key=lambda point: point["tau"])
+        assert lowest["tau"] == pytest.approx(rows[curve["analysis"]]["tau"], rel=1e-3)
+        assert curve["least_noise"] <= lowest["total_noise"]
+
+
+def test_certify_finds_the_least_tau() -> None:
+    words = ("certify", "--epsilon", "1", "--sigma", "30", "--max-items-per-user", "50", "--delta", "1e-6")
+    data = run_json(*words)
+    assert data["delta"]["exact"] <= 1e-6
+    assert data["tau"] == pytest.approx(164.72555, rel=1e-7)
+    assert run(*words, "--tau", repr(data["tau"] * (1 - 1e-6))).code == 2
+    assert "no tau is enough" in run(*words[:4], "10", *words[5:]).err
+    assert run("certify", "--epsilon", "1", "--sigma", "30", "--max-items-per-user", "50").code == 2
 
 
 def test_audit_does_not_accuse_a_good_plan() -> None:

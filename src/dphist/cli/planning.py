@@ -103,12 +103,13 @@ def privacy_sentence(budget: Budget) -> str:
 @app.command()
 @takes(
     "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess",
-    of=PLAN, required=("epsilon", "sigma", "tau"),
+    of=PLAN, required=("epsilon", "sigma"),
 )  # fmt: skip
 def certify(
     *,
     delta: Annotated[
-        float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
+        float | None,
+        option("delta", help="Fail (exit code 2) if the plan's delta is larger. Without --tau: find the least."),
     ] = None,
     exact: Annotated[
         bool,
@@ -125,6 +126,10 @@ def certify(
         --tau 6987.3 --max-nonzero 51914
       dphist certify --epsilon 1 --sigma 30 --tau 165 \\
         --max-items-per-user 50 --delta 1e-6 --json
+    \b
+    The least tau for given noise:
+      dphist certify --epsilon 1 --delta 1e-6 --sigma 30 \\
+        --max-items-per-user 50
     """
     from dphist.planning.compare import certify as certify_plan
 
@@ -140,6 +145,9 @@ def compare(
     max_nonzero: Annotated[
         list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="With --json: add the least tau for every noise, as in the chart.")
+    ] = False,
     plot: Plot = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -163,7 +171,9 @@ def compare(
     _check_plot(plot, force)
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
     results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
-    data = {"comparisons": [result.to_dict() for result in results]}
+    if curves and not as_json:
+        raise InvalidParameter("--curves needs --json; --plot draws the curves")
+    data = {"comparisons": [result.to_dict(curves=curves) for result in results]}
     show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
     _write_plot(plot, results, force)
 
