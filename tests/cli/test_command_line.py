@@ -190,7 +190,7 @@ def test_odd_columns_are_quoted(folder: Path) -> None:
         ),
         (
             ["release", "x.csv", *FLAGS[:8], "--max-nonzero", "9", "--gamma", "2.5"],
-            "--gamma must be a whole number, not 2.5",
+            "--gamma must be a whole number of at least 1, not 2.5",
         ),
         (["simulate", "--epsilon", "1", "--delta", "1e-6"], "give public data, or --zipf for synthetic data"),
         (["plam"], "no such command 'plam'. Did you mean 'plan'? (see dphist --help)"),

@@ -414,7 +414,16 @@ def with_lower_threshold(plan: Plan, request: Mapping[str, Any]) -> Plan:
     return replace(plan, lower_threshold=1 if is_difference(plan, request) else request.get("lower-threshold", 1))
 
 
-def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
+def recorded_decimals(document: Mapping[str, Any]) -> int | None:
+    """Decimals to which the counts of a release are rounded; None if they are not, as in older releases."""
+    whole = 0 if document["request"].get("round") is True else None
+    decimals: int | None = document["counts"].get("decimals", whole)
+    return decimals
+
+
+def counts_facts(
+    plan: Plan, request: Mapping[str, Any], offset: float | None, decimals: int | None = None
+) -> dict[str, Any]:
     # The plans of older certificates did not include the lower threshold of their request.
     threshold = with_lower_threshold(plan, request).threshold
     return {
@@ -423,6 +432,7 @@ def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -
         "offset": offset,
         "lower_threshold": request.get("lower-threshold", 1),
         "greater_than": None if math.isinf(threshold) else threshold + (offset or 0.0),
+        **({} if decimals is None else {"decimals": decimals}),
     }
 
 
@@ -440,6 +450,7 @@ def document_of(
     created: str,
     chosen: Chosen | None = None,
     receipt: Mapping[str, Any] | None = None,
+    decimals: int | None = None,
 ) -> dict[str, Any]:
     """The certificate without the entries about its output, which follow when it is written."""
     budget = plan.budget if chosen is None else chosen.plan.budget
@@ -452,7 +463,7 @@ def document_of(
         "caveats": _caveats(plan, request),
         "request": dict(request),
         "plan": plan_facts(plan),
-        "counts": counts_facts(plan, request, offset),
+        "counts": counts_facts(plan, request, offset, decimals),
         **({} if chosen is None else {"choice": chosen.to_dict()}),
         **({} if receipt is None else {"booking": dict(receipt)}),
         **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums else {}),

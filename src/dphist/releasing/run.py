@@ -122,7 +122,7 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         standard_error: Add a column with the standard error.
         interval: Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user
             limit.
-        round: Round counts to whole numbers.
+        round: Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
         id: With ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a
