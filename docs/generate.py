@@ -48,6 +48,7 @@ NOT_IN_ANALYSIS = {
 
 # Oracles whose names differ from their functions.
 ORACLES = {
+    "delta_of_all_cases": "delta_family",
     "certify_family": "delta_family",
     "certify_discrete_laplace": "infinite_event_laplace, delta_discrete_laplace_single",
     "certify_known_domain": "delta_discrete_case",

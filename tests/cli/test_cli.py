@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import dphist
+import oracles_discrete
 from release_commands import Done, command
 
 PLAN_KEYS = {
@@ -76,6 +78,43 @@ def test_certify_json_has_delta_by_analysis() -> None:
     assert data["delta"]["exact"] == pytest.approx(data["delta"]["gshm-exact"], rel=1e-6)
 
 
+def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
+    promise = (
+        "an observer with even odds on whether a given person is in the data guesses right at most 73.2 % of the"
+    )
+    (tmp_path / "log.csv").write_text("user,item\n" + "".join(f"{user},tea\n" for user in range(500)))
+    budget = ("--epsilon", "1", "--delta", "1e-6")
+    flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
+    for words in (
+        ("plan", *budget, "--max-items-per-user", "3"),
+        ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5", "--no-auto"),
+        ("release", "log.csv", *flags, "--dry-run"),
+        ("release", "log.csv", *flags),
+        ("report", "out.csv", "--format", "text"),
+    ):
+        done = command(tmp_path, *words)
+        assert done.code == 0, done.err
+        assert promise in " ".join(done.out.split()), words
+
+
+def test_certify_calls_a_bound_a_bound() -> None:
+    """The worst mixed neighbours bound delta by 0.06986; the exact delta, of only new counts, is 0.06821."""
+    contract = ("--max-nonzero", "10", "--max-items-per-user", "5")
+    words = ("certify", "--epsilon", "0.05", "--sigma", "8", "--gamma", "3", "--tau", "20", *contract)
+    shown = run(*words).out
+    assert "delta, at most            0.0698580111 (certified)\n" in shown
+    assert "delta, at least           0.06821442196\n" in shown
+    assert "exact" not in shown
+    data = run_json(*words)
+    assert data["delta_exact"] is None
+    assert data["delta_lower"] == pytest.approx(0.06821442195795065, rel=1e-8)
+    found = run(*words, "--exact").out
+    assert "delta, exact              0.06821442196 (to 9 digits)\n" in found
+    assert "at least" not in found
+    spread = run(*words[:-4], "--max-items-per-user", "5", "--excess", "spread", "--exact")
+    assert spread.code == 2
+
+
 def test_the_certificate_of_a_plan_is_reproduced_from_its_numbers() -> None:
     contract = ("--max-nonzero", "300", "--max-items-per-user", "90")
     data = run_json("plan", "--epsilon", "0.9", "--delta", "1e-7", *contract, "--noise", "continuous")
@@ -110,6 +149,48 @@ def test_compare_and_plan_with_sums_and_vectors() -> None:
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
 
 
+def test_compare_has_the_papers_theorem_for_discrete_noise() -> None:
+    """Its least threshold, found here on a grid of noise: no other noise has a lower one."""
+    (found,) = run_json("compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "10")["comparisons"]
+    rows = {row["analysis"]: row for row in found["rows"]}
+    for name, tight in (("discrete theorem, printed", False), ("discrete theorem, tight", True)):
+        row = rows[name]
+        assert row["gamma"] == pytest.approx(math.sqrt(10))
+        sigma = row["total_noise"] / math.sqrt(1 + 1 / math.sqrt(10))
+
+        def delta(sigma: float, tau: float, tight: bool = tight) -> float:
+            return float(
+                oracles_discrete.delta_discrete_csh(k=10, sigma=sigma, tau=tau, epsilon=0.35, tight=tight)
+            )
+
+        assert delta(sigma, row["tau"]) <= 1e-5
+        for factor in (0.9, 0.97, 0.99, 1.01, 1.03, 1.1):
+            assert delta(sigma * factor, row["tau"] * 0.995) > 1e-5, factor
+    assert rows["discrete theorem, printed"]["total_noise"] > 1.4 * rows["exact, gamma = sqrt k"]["total_noise"]
+
+
+def test_compare_has_the_curves_of_its_chart() -> None:
+    words = ("compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-items-per-user", "3")
+    assert run(*words, "--curves").code == 2
+    (found,) = run_json(*words, "--curves")["comparisons"]
+    assert [curve["analysis"] for curve in found["curves"]] == ["gshm-add-the-deltas", "gshm-exact"]
+    rows = {row["analysis"]: row for row in found["rows"]}
+    for curve in found["curves"]:
+        lowest = min(curve["points"], key=lambda point: point["tau"])
+        assert lowest["tau"] == pytest.approx(rows[curve["analysis"]]["tau"], rel=1e-3)
+        assert curve["least_noise"] <= lowest["total_noise"]
+
+
+def test_certify_finds_the_least_tau() -> None:
+    words = ("certify", "--epsilon", "1", "--sigma", "30", "--max-items-per-user", "50", "--delta", "1e-6")
+    data = run_json(*words)
+    assert data["delta"]["exact"] <= 1e-6
+    assert data["tau"] == pytest.approx(164.72555, rel=1e-7)
+    assert run(*words, "--tau", repr(data["tau"] * (1 - 1e-6))).code == 2
+    assert "no tau is enough" in run(*words[:4], "10", *words[5:]).err
+    assert run("certify", "--epsilon", "1", "--sigma", "30", "--max-items-per-user", "50").code == 2
+
+
 def test_audit_does_not_accuse_a_good_plan() -> None:
     """A false alarm has a probability of 1e-9, the confidence of the audit.
 
@@ -131,6 +212,15 @@ def test_profile() -> None:
     pairs = [(row["epsilon"], row["delta"]) for row in data["profile"]]
     assert pairs == sorted(pairs)
     assert [delta for _, delta in pairs] == sorted((delta for _, delta in pairs), reverse=True)
+
+
+def test_profile_answers_what_it_can() -> None:
+    """New counts pass with a larger probability than 1e-9, whatever epsilon is."""
+    words = ("profile", "--sigma", "5", "--tau", "10", "--max-items-per-user", "3", "--epsilon", "1")
+    shown = run(*words, "--delta", "1e-9")
+    assert shown.code == 0
+    assert [line.split() for line in shown.out.splitlines()[1:]] == [["1", "0.066709465"], ["infinite", "1e-09"]]
+    assert run_json(*words, "--delta", "1e-9")["profile"][1] == {"epsilon": None, "delta": 1e-9}
 
 
 DEFAULTS = {

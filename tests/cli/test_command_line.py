@@ -170,6 +170,29 @@ def test_odd_columns_are_quoted(folder: Path) -> None:
             "--noise: 'pink' is not one of 'continuous', 'discrete' (see dphist plan --help)",
         ),
         (["plan", "--epsilo", "1"], "no such option: --epsilo, did you mean --epsilon? (see dphist plan --help)"),
+        # All flags have their dashes in common.
+        (["release", "x.csv", "--bogus", "1"], "no such option: --bogus (see dphist release --help)"),
+        (
+            ["release", "x.csv", "--usr", "1"],
+            "no such option: --usr, did you mean --user? (see dphist release --help)",
+        ),
+        (
+            ["plan", "--epsilon", "1", "--delta", "1e-6", "--top", "100", "--analysis", "csh-tighter"],
+            "--top cannot be used with the analysis 'csh-tighter'",
+        ),
+        (
+            ["plan", "--epsilon", "1", "--delta", "1e-6", "--public-items", "9", "--gamma", "3"],
+            "--public-items cannot be used with --gamma, which is tuned",
+        ),
+        (
+            ["release", "x.csv", *FLAGS[:8], "--items", "y.csv", "--gamma", "sqrt"],
+            "--gamma needs --max-nonzero; with --items and --top it is chosen by the plan",
+        ),
+        (
+            ["release", "x.csv", *FLAGS[:8], "--max-nonzero", "9", "--gamma", "2.5"],
+            "--gamma must be a whole number of at least 1, not 2.5",
+        ),
+        (["simulate", "--epsilon", "1", "--delta", "1e-6"], "give public data, or --zipf for synthetic data"),
         (["plam"], "no such command 'plam'. Did you mean 'plan'? (see dphist --help)"),
         (["verify", "a", "b"], "got unexpected extra argument(s) (b) (see dphist verify --help)"),
     ],

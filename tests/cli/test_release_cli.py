@@ -129,6 +129,35 @@ def test_an_existing_release_is_kept_unless_forced(folder: Path) -> None:
     assert dphist(folder, "verify", "out.csv").code == 0
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [["--max-nonzero", "8"], ["--top", "2"], ["--top", "2", "--offset", "none"], ["--max-items-per-user", "2"]],
+)
+def test_one_threshold_with_a_lower_threshold(folder: Path, limit: list[str]) -> None:
+    """The dry run, the plan of the result and the certificate state the threshold of the published counts."""
+    flags = [*FLAGS[:8], *limit, "--lower-threshold", "5"]
+    dry = dphist(folder, "release", "events.parquet", *flags, "--dry-run", "--json").data
+    made = released(folder, *flags, "--output", "out.parquet")
+    document = json.loads((folder / "out.parquet.certificate.json").read_text())
+    applied = made["counts"]["greater_than"] - (made["counts"]["offset"] or 0.0)
+    for threshold in (dry["plan"]["threshold"], made["plan"]["threshold"], document["plan"]["threshold"]):
+        assert threshold == pytest.approx(applied, rel=1e-12)
+    assert (pq.read_table(folder / "out.parquet")["count"].to_numpy() > made["counts"]["greater_than"] - 1).all()
+    if "--top" not in limit:
+        shown = " ".join(dphist(folder, "release", "events.parquet", *flags, "--dry-run").out.split())
+        assert f"A noisy count must exceed {applied:.4g}: an item with {made['summary']['hidden_below']} " in shown
+    assert dphist(folder, "verify", "out.parquet").code == 0
+    # Certificates whose plan leaves out the lower threshold are still valid, but not those with another one.
+    if "lower_threshold" in document["plan"]:
+        plan = document["plan"]
+        without = {name: value for name, value in plan.items() if name != "lower_threshold"}
+        without["threshold"] = plan["tau"] + 1.0
+        for changed, code in ((without, 0), ({**plan, "lower_threshold": 3, "threshold": plan["tau"] + 3.0}, 1)):
+            text = resealed({**document, "plan": changed})
+            (folder / "out.parquet.certificate.json").write_text(text)
+            assert dphist(folder, "verify", "out.parquet").code == code
+
+
 def test_dry_run_reads_nothing_and_explains(folder: Path) -> None:
     done = dphist(folder, "release", "not-there-yet.parquet", *FLAGS, "--dry-run")
     assert done.code == 0, done.err

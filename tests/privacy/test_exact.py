@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from test_oracles import NOISE, simulated_divergence
 
 import oracles_family as family_oracle
+from dphist.privacy import exact as exact_module
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
+    delta_of_all_cases,
     delta_of_case,
     gaussian_case,
     largest_squared_sensitivity,
@@ -78,6 +80,37 @@ def check_family(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
     value = delta_family(noise, Contract(k, m), epsilon=epsilon)
     assert value.delta >= float(truth) * (1.0 - 1e-9)
     assert value.delta <= float(truth) * (1.0 + (1e-7 if value.case.new in (0, m) else 0.25))
+    delta, complete = delta_of_all_cases(noise, Contract(k, m), epsilon=epsilon)
+    assert complete
+    assert delta == pytest.approx(float(truth), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "noise", "epsilon", "gap"),
+    [
+        ((5, 2), Noise(0.85, 1.7, 1.74), 1.0, 0.0058),
+        ((3, 2), Noise(27.1, 27.1 / math.sqrt(0.6), 108.0), 0.0, 0.0498),
+        ((2, 2), Noise(50.35, 50.35 / math.sqrt(0.93), 195.6), 0.0, 0.103),
+    ],
+)
+def test_exact_delta_where_the_bound_of_mixed_neighbours_has_a_gap(
+    shape: tuple[int, int], noise: Noise, epsilon: float, gap: float
+) -> None:
+    """The bound's worst neighbours are mixed; the worst ones are mixed, or have only new counts."""
+    check_family(shape, noise, epsilon)
+    bound, contract = delta_family(noise, Contract(*shape), epsilon=epsilon), Contract(*shape)
+    assert bound.delta > delta_of_all_cases(noise, contract, epsilon=epsilon)[0] * (1.0 + gap)
+
+
+def test_exact_delta_that_would_take_too_long_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise, contract = Noise(0.85, 1.7, 1.74), Contract(5, 2)
+    truth, _ = delta_of_all_cases(noise, contract, epsilon=1.0)
+    for limit in ("_MOST_PAIRS", "_MOST_CASES"):
+        with monkeypatch.context() as patched:
+            patched.setattr(exact_module, limit, 0)
+            lower, complete = delta_of_all_cases(noise, contract, epsilon=1.0)
+        assert not complete
+        assert 0.9 * truth < lower <= truth * (1.0 + 1e-9)
 
 
 @settings(max_examples=examples(6))

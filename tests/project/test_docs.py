@@ -7,6 +7,8 @@ import io
 import re
 import shlex
 import sys
+import tomllib
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -19,6 +21,7 @@ import pytest
 
 import release_commands
 from dphist.cli import main
+from dphist.errors import PACKAGES, install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -147,6 +150,36 @@ def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest
             assert run_python(block.text, namespace) == following.text
 
 
+def test_missing_packages_are_named_as_pyproject_declares_them() -> None:
+    """`pip install dphist[plot]` would need dphist in a package index; the names of the packages do not."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+
+    def packages_of(extra: str) -> set[str]:
+        own = {re.split(r"[ ;<>=\[]", requirement)[0] for requirement in extras[extra]} - {"dphist"}
+        others = re.findall(r"dphist\[([a-z,]+)\]", " ".join(extras[extra]))
+        return own.union(*(packages_of(other) for name in others for other in name.split(",")))
+
+    for extra, packages in PACKAGES.items():
+        named = {re.split("[<>=]", word)[0] for word in shlex.split(packages)}
+        assert named == packages_of(extra), extra
+        assert install_command(extra) == f"pip install {packages}"
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    pages = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
+    assert not any("pip install 'dphist" in text or "pip install dphist" in text for text in [*sources, *pages])
+
+
+def test_the_readme_runs_where_it_sends_the_reader() -> None:
+    """`make demo` installs the packages that the README's Python block imports."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    installed = re.search(r"--no-compile -e '\.\[([a-z,]+)\]'", makefile)
+    assert installed is not None
+    python = "".join(block.text for block in blocks(ROOT / "README.md") if block.language == "python")
+    if re.search(r"\b(pandas|polars)\b", python):
+        assert "frames" in installed[1].split(",")
+
+
 def test_formulas_page_is_current() -> None:
     assert (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
 
@@ -175,11 +208,30 @@ def test_links_and_anchors_exist(page: Path) -> None:
         path = page.parent / target if target else page
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+        # The site holds docs/ alone.
+        if page.is_relative_to(ROOT / "docs"):
+            assert path.resolve().is_relative_to(ROOT / "docs"), f"{target} is not part of the site"
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = (ROOT / "docs").rglob("*.md")
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in pages)
 
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """The anchors of all headings, which GitHub and the documentation site spell alike."""
+    """The anchors of all headings that GitHub and the documentation site spell alike."""
     text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {_github_anchor(heading) for heading in headings} & {_site_anchor(heading) for heading in headings}
+
+
+def _github_anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _site_anchor(heading: str) -> str:
+    """As Python-Markdown does it: without letters beyond ASCII, and with one dash for several."""
+    letters = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", letters).strip().lower())

@@ -282,7 +282,7 @@ def test_seed_is_marked_and_repeats() -> None:
         ({"max_items_per_user": 3, "excess": "both"}, "one of drop, spread"),
         ({"goal": "all"}, "one of accuracy, keys"),
         ({"item": "estimate"}, "two columns would be called 'estimate'"),
-        ({"max_nonzero": 50, "gamma": 2.6}, "gamma must be a whole number, not 2.6"),
+        ({"max_nonzero": 50, "gamma": 2.6}, "gamma must be a whole number of at least 1, not 2.6"),
     ],
 )
 def test_contradictions_are_one_sentence(options: dict[str, Any], sentence: str) -> None:

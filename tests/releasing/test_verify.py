@@ -192,17 +192,25 @@ def test_a_choice_without_its_budget_is_refused(tmp_path: Path) -> None:
     assert any("choice of the limit" in problem for problem in forged(path, forge).problems)
 
 
+@pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("options", [{}, {"round": True}, {"top": 3, "max_items_per_user": None}], ids=str)
-def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, Any]) -> None:
-    """A forged row need not be far below: no release has a count at the threshold or half a count below it."""
+def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, Any], older: bool) -> None:
+    """A forged row need not be far below: no release has a count at the threshold or half a count below it.
+
+    Older releases did not round counts, and their certificates do not state decimals.
+    """
     asked = {"max_items_per_user": 20, **options}
     path = release_of(**{name: value for name, value in asked.items() if value is not None})
     document = json.loads(Path(f"{path}.certificate.json").read_text())
-    threshold, rounded = document["counts"]["greater_than"], options.get("round", False)
+    threshold, whole = document["counts"]["greater_than"], options.get("round", False)
+    rounded = whole or not older
     assert threshold > 10
+    assert document["counts"]["decimals"] == 0
+    if older:
+        del document["counts"]["decimals"]
 
     def problems(count: float) -> tuple[str, ...]:
-        counts = pa.array([count], pa.int64() if rounded else pa.float64())
+        counts = pa.array([count], pa.int64() if whole else pa.float64())
         return verify_document(document, pa.table({"item": ["tea"], "count": counts}), "a").problems
 
     # A rounded count was at most half above what it is now.
@@ -215,3 +223,5 @@ def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, An
         found = problems(count)
         assert "a count is below the threshold" in found, f"{threshold - count} below the threshold is accepted"
     assert not problems(math.ceil(threshold) + 1)
+    if rounded and not whole:
+        assert "a count has more decimals than the certificate states" in problems(math.ceil(threshold) + 1.25)

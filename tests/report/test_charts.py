@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import itertools
+import math
 import re
 import struct
 import xml.etree.ElementTree as ET
@@ -17,7 +19,7 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.utility import count_noise
-from dphist.report.charts import largest_counts_chart
+from dphist.report.charts import _CURVES, largest_counts_chart
 from dphist.report.writing import check_plot
 from dphist.simulation.population import NOTICE
 from report_cases import data_of, run
@@ -120,6 +122,16 @@ def test_the_chart_of_a_comparison_is_the_papers_figure() -> None:
     minima = {row["noise"]: row["tau"] for row in data_of(dphist.chart(compared)) if "tau" in row}
     exact = next(row for row in compared.rows if row.analysis == "gshm-exact")
     assert minima[exact.total_noise] == exact.tau
+    # The axis begins below the least noise, the legend says what its numbers are, and no two colours are alike.
+    layers = dphist.chart(compared).to_dict()["layer"]
+    domain = layers[0]["encoding"]["x"]["scale"]["domain"]
+    least = min(row["noise"] for row in data_of(dphist.chart(compared)))
+    assert 0.0 <= domain[0] < least - 0.05 * (domain[1] - least)
+    assert layers[0]["encoding"]["color"]["legend"]["title"] == "minimum tau"
+    named = [colour for colour, *_ in _CURVES.values() if colour.startswith("#")]
+    channels = [tuple(int(one[place : place + 2], 16) for place in (1, 3, 5)) for one in named]
+    assert len(named) == 4
+    assert all(math.dist(a, b) > 100 for a, b in itertools.combinations(channels, 2))
     two = dphist.chart([compared, dphist.compare(epsilon=0.35, delta=1e-5, max_items_per_user=3)])
     assert len(two.to_dict()["concat"]) == 2
     assert two.words.count("lowest threshold") == 2
@@ -180,7 +192,7 @@ def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
     assert "dphist verify" in dphist.make_report(release, "text")
     assert "dphist verify" in dphist.make_report(release, "markdown")
     assert run(tmp_path, "report", "out.csv", "--json").returncode == 0
-    message = r"pip install 'dphist\[plot\]'"
+    message = "pip install altair vl-convert-python"
     with pytest.raises(MissingExtra, match=message):
         dphist.make_report(release)
     with pytest.raises(MissingExtra, match=message):
@@ -192,5 +204,5 @@ def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
     # The error comes before any event is read.
     flags = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
     done = run(tmp_path, "release", "log.csv", *flags, "--output", "new.csv", "--report", "r.html")
-    assert "dphist[plot]" in done.stderr
+    assert "pip install altair vl-convert-python" in done.stderr
     assert not (tmp_path / "new.csv").exists()

@@ -128,7 +128,7 @@ def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
         # Choice and release reveal more than the release alone, but no more than the budget allows.
         generic = (math.e + 2e-6 - math.exp(epsilon)) / (1.0 + math.e)
         assert delta_at(alone, epsilon) < curve[epsilon] <= max(generic, facts.delta_certified)
-    assert f"at most {at_most((1.0 + curve[0.0]) / 2.0)} of the time" in describe(facts)["promise"][1]
+    assert "at most 73.2 % of the time" in describe(facts)["promise"][1]
 
 
 def test_the_curve_of_a_seeded_release_is_that_of_its_plan(
@@ -149,9 +149,9 @@ def test_the_promise_holds_for_a_real_plan() -> None:
     assert over > 15 * 1e-6
     assert far_over <= DELTAS * 1e-6
     assert pytest.approx(1.0) == DELTAS * (1.0 - 1.0 / SLACK)
-    text = " ".join(promise(plan.budget, 0.1))
-    # From odds of 1 to 1 and 1 to 99 to odds of 2.99.
-    assert "at most 75.0 % sure from this release; someone who is 1 % sure, at most 3.0 %" in text
+    text = " ".join(promise(plan.budget))
+    # From odds of 1 to 99 to odds of 2.99 to 99.
+    assert "1 % sure that a given person is in the data can become at most 3.0 % sure" in text
     assert "at most 1 in 90,909" in text
     assert "11 δ = 1.1e-05" in text
 
@@ -170,7 +170,7 @@ def test_bounds_are_never_rounded_down() -> None:
     shown = {one["label"]: one["value"] for one in report_data(facts)["numbers"]}
     assert (shown["Epsilon (ε)"], shown["Delta (δ)"]) == ("1.23457", "1.23457e-06")
     assert float(shown["Certified δ"]) >= facts.delta_certified
-    assert "11 δ = 1.36e-05" in " ".join(promise(Budget(epsilon, delta), 0.1))
+    assert "11 δ = 1.36e-05" in " ".join(promise(Budget(epsilon, delta)))
     assert "ε = 1.2345611, δ = 1.2345611e-6" in render(facts, "html")
 
 
@@ -179,12 +179,11 @@ def test_the_promise_follows_from_the_budget() -> None:
     # From odds of 1 to 99 to odds of e to 99.
     assert move_belief(0.01, 1.0) == pytest.approx(math.e / (99 + math.e))
     # e/(1 + e) is 73.106 %, and delta is within the last digit.
-    assert "at most 73.2 % of the time" in promise(Budget(1.0, 1e-6), 1.0)[0]
-    assert "at most 55.0 % of the time" in promise(Budget(1.0, 1e-6), 0.1)[0]
-    assert "too large to limit" in promise(Budget(1.0, 0.2), 0.5)[1]
+    assert "at most 73.2 % of the time" in promise(Budget(1.0, 1e-6))[0]
+    assert "too large to limit" in promise(Budget(1.0, 0.2))[1]
     # If someone else counted, the guarantee is for users within the limit that they declared.
-    assert "however many items" in promise(Budget(1.0, 1e-6), 0.1)[0]
-    assert "at most 3 items" in promise(Budget(1.0, 1e-6), 0.1, 3)[0]
+    assert "however many items" in promise(Budget(1.0, 1e-6))[0]
+    assert "at most 3 items" in promise(Budget(1.0, 1e-6), 3)[0]
 
 
 def test_totals_include_shared_noise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,15 +121,26 @@ def test_the_limits_on_beliefs() -> None:
     assert list(answers) == [
         "Who is protected", "Against what", "How much: strong", "What is not covered", "What was verified"
     ]  # fmt: skip
-    # 1.1 e is 2.99: odds of 1 to 1 and of 1 to 99 become 74.94 % and 2.93 %.
-    assert "50 % sure that a given person is in the data can become at most 75.0 %" in answers["How much: strong"]
-    assert "1 % sure, at most 3.0 %" in answers["How much: strong"]
+    # 1.1 e is 2.99: odds of 1 to 99 become 2.93 %.
+    assert "guesses right at most 73.2 % of the time" in answers["How much: strong"]
+    assert (
+        "1 % sure that a given person is in the data can become at most 3.0 % sure" in answers["How much: strong"]
+    )
     assert "at most 1 in 90,909" in answers["How much: strong"]
     assert "who contributed to at most 3 of the counts" in answers["Who is protected"]
     for epsilon, delta, text in ((50.0, 0.01, "can become 100 % sure"), (1.0, 0.2, "too large to limit")):
         meaning = report_data(histogram(epsilon, delta))["meaning"]
-        (sentence,) = next(one["sentences"] for one in meaning if one["label"].startswith("How much"))
+        _, sentence = next(one["sentences"] for one in meaning if one["label"].startswith("How much"))
         assert text in sentence
+
+
+def test_a_report_gives_one_number_for_one_promise() -> None:
+    """The bound on right guesses, which follows from epsilon and delta; not the curve or single odds."""
+    facts = histogram()
+    for text in flat(facts).values():
+        shares = set(re.findall(r"(\d+\.\d) % (?:of the time|sure)", text))
+        assert shares == {"73.2", "3.0"}, shares
+        assert text.count("guesses right at most 73.2 % of the time") >= 3
 
 
 def test_few_items_are_explained_at_the_top(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy import fft, special
 
 from dphist.accounting.profile import INTERVAL, LARGEST_KNOT, Profile, profile_of_plan
 from dphist.display import html_table, text_table
-from dphist.errors import InvalidParameter, MissingExtra, positive_number
+from dphist.errors import InvalidParameter, MissingExtra, install_command, positive_number
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan
 
@@ -332,5 +332,5 @@ def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTER
     try:
         distribution = import_module("dp_accounting.pld.privacy_loss_distribution").PrivacyLossDistribution
     except ImportError:
-        raise MissingExtra("this needs dp_accounting: pip install 'dphist[accounting]'") from None
+        raise MissingExtra(f"this needs dp_accounting: {install_command('accounting')}") from None
     return distribution.create_from_rounded_probability(masses, profile.infinite, interval)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache, partial, wraps
 from importlib import import_module
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -117,14 +118,20 @@ def _name_of(parameter: Any) -> str:
     return str(max(parameter.opts, key=len))
 
 
+def _similar_names(given: str, names: Sequence[str]) -> list[str]:
+    """The names that are similar without their dashes, which all of them have in common."""
+    near = get_close_matches(given.lstrip("-"), [name.lstrip("-") for name in names], cutoff=0.7)
+    return sorted(name for name in names if name.lstrip("-") in near)
+
+
 def usage_sentence(error: Any) -> str:
     """One sentence for a command line that typer cannot parse."""
     parameter, similar = getattr(error, "param", None), getattr(error, "possibilities", None)
     sentence = str(error.message).rstrip(".").removeprefix("Value error, ")
     if parameter is not None:
         sentence = f"{_name_of(parameter)}: {sentence}"
-    elif similar:
-        sentence += f", did you mean {' or '.join(sorted(similar))}?"
+    elif similar and (near := _similar_names(error.option_name, similar)):
+        sentence += f", did you mean {' or '.join(near)}?"
     see = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
     return sentence[:1].lower() + sentence[1:] + see
 

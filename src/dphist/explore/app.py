@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from jinja2 import Environment
 
-from dphist.errors import DphistError, InvalidParameter, MissingExtra
+from dphist.errors import DphistError, InvalidParameter, MissingExtra, install_command
 from dphist.explore import fields
 from dphist.explore.answers import ANSWERS
 from dphist.report.charts import require_plotting
@@ -41,7 +41,7 @@ try:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError:
-    raise MissingExtra("the page needs Starlette and uvicorn: pip install 'dphist[web]'") from None
+    raise MissingExtra(f"the page needs Starlette and uvicorn: {install_command('web')}") from None
 
 
 # JSON takes up to two bytes for a character of plain text.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
 from dphist.display import html_grid, html_table, text_grid, text_table
@@ -27,13 +28,26 @@ from dphist.planning.optimum import (
 )
 from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
-from dphist.privacy.exact import delta_family
-from dphist.privacy.numerics import least_passing, log_excess, round_up
-from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
+from dphist.privacy.exact import delta_family, delta_of_all_cases
+from dphist.privacy.numerics import golden_minimum, least_passing, log_excess, round_up
+from dphist.privacy.paper import (
+    delta_discrete_csh,
+    delta_zcdp,
+    delta_zcdp_loose,
+    largest_sensitivity_per_sigma,
+    rho_discrete_correlated_gaussian,
+    tau_laplace,
+)
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
 # The row for excess = "spread"; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
+# The paper's theorem for discrete noise, with its printed conversion from zCDP and with the tight one.
+DISCRETE_ROWS: Final = {"discrete theorem, printed": False, "discrete theorem, tight": True}
+# The analyses of the paper's figure, in the order of its legend.
+FIGURE: Final = ("gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter", "exact")
+# The search for the theorem's best noise: the logarithm of what is added to the least noise, relatively.
+_STRETCH: Final = (-9.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -93,13 +107,15 @@ class Comparison:
         items = f", m = {self.contract.items}"
         return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, curves: bool = False) -> dict[str, Any]:
+        """The rows; with `curves`, also the least tau by noise for each analysis of the paper's figure."""
         return {
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
             "rows": [row.to_dict() for row in self.rows],
+            **({"curves": [curve.to_dict() for curve in frontiers(self)]} if curves else {}),
         }
 
     def __str__(self) -> str:
@@ -136,6 +152,9 @@ def compare(
             ("csh", name, certify_continuous(noise, budget, contract)[0])
             for name, noise in (("exact, gamma = sqrt k", best("exact", gamma)), ("exact, gamma tuned", tuned))
         ]
+        plans += [
+            ("csh", name, discrete_theorem(budget, contract, tight)) for name, tight in DISCRETE_ROWS.items()
+        ]
     rows = [
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
         for name, analysis, noise in plans
@@ -152,6 +171,29 @@ def compare(
     return Comparison(budget, contract, tuple(rows))
 
 
+def discrete_theorem(budget: Budget, contract: Contract, tight: bool) -> Noise:
+    """The noise of least tau by the paper's theorem for discrete noise with gamma = sqrt k."""
+    epsilon, delta, k = budget.epsilon, budget.delta, int(contract.nonzero)
+    convert = delta_zcdp if tight else delta_zcdp_loose
+
+    def excess_of_noise(sigma: float) -> float:
+        return log_excess(convert(rho=rho_discrete_correlated_gaussian(k=k, sigma=sigma), epsilon=epsilon), delta)
+
+    least = least_passing(excess_of_noise, math.sqrt(k) / epsilon, relative=1e-9)
+
+    def best_tau(stretch: float) -> float:
+        sigma = least * (1.0 + math.exp(stretch))
+
+        def excess(tau: float) -> float:
+            return log_excess(delta_discrete_csh(k=k, sigma=sigma, tau=tau, epsilon=epsilon, tight=tight), delta)
+
+        return least_passing(excess, 8.0 * sigma, relative=1e-7)
+
+    stretch, tau = golden_minimum(best_tau, *_STRETCH, tolerance=1e-3)
+    sigma = least * (1.0 + math.exp(stretch))
+    return Noise(sigma, sigma * k**-0.25, tau)
+
+
 @dataclass(frozen=True)
 class Frontier:
     """The least tau by total noise under one analysis; below `least_noise` there is none."""
@@ -159,6 +201,27 @@ class Frontier:
     analysis: str
     least_noise: float
     points: tuple[tuple[float, float], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        points = [{"total_noise": noise, "tau": tau} for noise, tau in self.points]
+        return {"analysis": self.analysis, "least_noise": self.least_noise, "points": points}
+
+
+@lru_cache(maxsize=32)
+def frontiers(comparison: Comparison) -> tuple[Frontier, ...]:
+    """The curves of the paper's figure, which take seconds."""
+    budget, contract = comparison.budget, comparison.contract
+    shared = math.inf if contract.max_nonzero is None else math.sqrt(contract.max_nonzero)
+    largest = 1.3 * max(row.total_noise for row in comparison.rows if row.analysis in ANALYSES)
+    return tuple(
+        frontier(
+            epsilon=budget.epsilon, delta=budget.delta, analysis=name, max_nonzero=contract.max_nonzero,
+            max_items_per_user=contract.max_items_per_user, gamma=None if name.startswith("gshm") else shared,
+            largest_noise=largest,
+        )
+        for name in FIGURE
+        if name.startswith("gshm") or math.isfinite(shared)
+    )  # fmt: skip
 
 
 def tau_for_noise(
@@ -314,12 +377,17 @@ _SURELY_BROKEN: Final = 1.0 - 1e-12
 
 @dataclass(frozen=True)
 class Certification:
-    """delta of given noise by analysis name; `exact` is the certificate's."""
+    """Upper bounds of delta of given noise, by analysis; that of `exact` is the certificate's.
+
+    `delta_lower` is a lower bound, and `delta_exact` the value itself if it was asked for and could be computed.
+    """
 
     noise: Noise
     contract: Contract
     certificate: Certificate
     delta: dict[str, float] = field(hash=False)
+    delta_lower: float
+    delta_exact: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `dphist certify --json`."""
@@ -331,14 +399,21 @@ class Certification:
             **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
-            "delta_lower": self.certificate.delta_lower,
+            "delta_lower": self.delta_lower,
+            "delta_exact": self.delta_exact,
             "binding_case": self.certificate.binding_case.to_dict(),
         }
 
     def rows(self) -> list[tuple[str, str]]:
         return [
-            *((f"delta, {name}", f"{value:.10g}") for name, value in self.delta.items()),
-            ("delta, at least", f"{self.certificate.delta_lower:.10g}"),
+            ("tau", f"{self.noise.tau!r}"),
+            ("delta, at most", f"{self.certificate.delta:.10g} (certified)"),
+            (
+                ("delta, at least", f"{self.delta_lower:.10g}")
+                if self.delta_exact is None
+                else ("delta, exact", f"{self.delta_exact:.10g} (to 9 digits)")
+            ),
+            *((f"bound {name}", f"{value:.10g}") for name, value in self.delta.items() if name != "exact"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 
@@ -353,22 +428,28 @@ def certify(
     *,
     epsilon: float,
     sigma: float,
-    tau: float,
+    tau: float | None = None,
     sigma_shared: float | None = None,
     gamma: Gamma | None = None,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
     delta: float | None = None,
     excess: str = "drop",
+    exact: bool = False,
 ) -> Certification:
-    """Delta at epsilon of given noise and threshold, under every analysis that applies.
+    """Bounds of delta at epsilon for given noise and threshold, under every analysis that applies.
 
     With `excess` "spread", users beyond the limit add a smaller weight to each of up to 16 times as many items.
-    `exact` is a certified upper bound, in ball arithmetic. Raises `NotPrivate` if it exceeds `delta`, or 1 - 1e-12
-    without `delta`.
+    The bound of `exact` is certified in ball arithmetic; it is the value itself unless mixed neighbours are the
+    worst. With `exact`, all neighbours are tried to find the value, which may take minutes. Raises `NotPrivate` if
+    the certified bound exceeds `delta`, or 1 - 1e-12 without `delta`. Without `tau`, it is the least one that is
+    certified for `delta`.
     """
-    noise, contract = _given_plan(sigma, tau, sigma_shared, gamma, max_nonzero, max_items_per_user, excess)
+    least, given = tau is None, 1.0 if tau is None else tau
+    noise, contract = _given_plan(sigma, given, sigma_shared, gamma, max_nonzero, max_items_per_user, excess)
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
+    if least:
+        noise = _with_least_tau(noise, contract, epsilon, delta)
     certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
     if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
         certificate = certify_noise(noise, contract, epsilon=epsilon)
@@ -381,7 +462,32 @@ def certify(
     if contract.spread is None and (noise.sigma_shared == 0.0 or contract.max_nonzero is not None):
         for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
             deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
-    return Certification(noise, contract, certificate, deltas)
+    lower, value = certificate.delta_lower, None
+    if exact:
+        if contract.spread is not None:
+            raise InvalidParameter("the exact delta with excess = 'spread' is not known; leave out --exact")
+        found, complete = delta_of_all_cases(noise, contract, epsilon=epsilon)
+        lower = max(lower, min(found, certificate.delta))
+        value = lower if complete else None
+    return Certification(noise, contract, certificate, deltas, lower, value)
+
+
+def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
+    if delta is None or contract.spread is not None:
+        raise InvalidParameter("give --tau, or --delta for the least tau, which is not known with --excess spread")
+    tau = tau_for_noise(
+        epsilon=epsilon, delta=delta, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
+        max_nonzero=contract.max_nonzero, max_items_per_user=contract.max_items_per_user,
+    )  # fmt: skip
+    if math.isinf(tau):
+        raise NotPrivate(f"no tau is enough: the noise is too small for epsilon = {epsilon:g}, delta = {delta:g}")
+    # It was found in doubles.
+    for step in (1e-9, 4e-9, 1.6e-8):
+        noise = replace(noise, tau=round_up(tau))
+        if certify_noise(noise, contract, epsilon=epsilon, budget=delta).delta <= delta:
+            break
+        tau *= 1.0 + step
+    return noise
 
 
 class _GivenPlan(NamedTuple):
@@ -448,10 +554,17 @@ def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
 
 
 def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: Any) -> list[tuple[float, float]]:
-    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon."""
+    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon.
+
+    Epsilon is infinite for a delta that no epsilon reaches.
+    """
     given = _given_plan(**noise)
     pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
-    pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
+    for delta in deltas:
+        try:
+            pairs.append((epsilon_at(given, delta), float(delta)))
+        except NotPrivate:
+            pairs.append((math.inf, float(delta)))
     if not pairs:
         raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
     return sorted(pairs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from dphist.display import count_items, figure, join_words
 from dphist.errors import DphistError
-from dphist.planning.planner import CAP_ALONE
+from dphist.planning.planner import CAP_ALONE, top_k_keeps
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise, half_width
 from dphist.privacy.types import Plan, PublicNoise
@@ -43,6 +44,8 @@ def _choice(plan: Plan) -> str:
         reason = f"the {contract.max_nonzero:,} items are public"
     elif plan.mechanism == "top-k":
         reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
+    elif top_k_keeps(plan):
+        reason = f"at most {contract.max_nonzero:,} counts are released and one user may change all of them"
     elif contract.max_nonzero is not None:
         reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
     elif contract.spread is not None:
@@ -78,18 +81,23 @@ def _sums(plan: Plan) -> list[str]:
 def _passing(plan: Plan) -> str:
     if isinstance(plan.noise, PublicNoise):
         return "Every item on the list is released; there is no threshold."
-    law = count_noise(plan.noise)
-    half, likely, unlikely = law.passing_count(0.5), law.passing_count(0.99), law.passing_count(0.01) - 1
-    more = " more users than that" if plan.releases_offset else " users"
-    must = (
-        f"A noisy count must exceed the one after the largest by {figure(plan.threshold)}"
-        if plan.releases_offset
-        else f"A noisy count must exceed {figure(plan.threshold)}"
-    )
-    rarely = f", one with {unlikely:,} at most 1 %" if unlikely > 0 else ""
+    law, lower, rank = count_noise(plan.noise), plan.lower_threshold, f"{plan.contract.nonzero + 1:,.0f}"
+    # With an offset, counts are relative to the one that was subtracted, which is at least `lower` - 1.
+    added = 0 if plan.releases_offset else lower - 1
+    half, likely, unlikely = (law.passing_count(chance) + added for chance in (0.5, 0.99, 0.01))
+    if plan.releases_offset:
+        least = f" (or {lower - 1:,}, if that is more)" if lower > 1 else ""
+        must, more = f"the one of rank {rank}{least} by {figure(plan.noise.threshold)}", " more users than that"
+    else:
+        must, more = figure(plan.threshold), " users"
+        # What a top-k step subtracts is not added back.
+        if top_k_keeps(plan):
+            more += f", and {half - added:,} more than the item of rank {rank} if there is one,"
+    rarely = f", one with {unlikely - 1:,} at most 1 %" if unlikely - 1 > added else ""
     what = "pass" if CAP_ALONE in plan.notes else "be released"
     return (
-        f"{must}: an item with {half:,}{more} has a 50 % chance to {what}, one with {likely:,} has 99 %{rarely}."
+        f"A noisy count must exceed {must}: an item with {half:,}{more} has a 50 % chance to {what}, one with "
+        f"{likely:,} has 99 %{rarely}."
     )
 
 
@@ -135,16 +143,17 @@ def _top_instead(plan: Plan) -> str:
         return ""
     return (
         f"For only the {largest:,} largest counts (--top {largest}) no limit per user is needed: noise "
-        f"{figure(top.total_noise)}, and a count must exceed the one after them by {figure(top.threshold)}."
+        f"{figure(top.total_noise)}, and a count must exceed the one after them by {figure(top.noise.threshold)}."
     )
 
 
 def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | None = None) -> Plan | None:
     try:
-        return make_plan(
+        other = make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
             sums=[(value.low, value.high, value.columns) for value in plan.sums],
             excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:
         return None
+    return replace(other, lower_threshold=plan.lower_threshold)

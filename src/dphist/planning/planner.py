@@ -131,11 +131,11 @@ def plan(
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
         if not tuned or max_nonzero is not None or (top is not None and public_items is not None):
-            bound = "top" if top is not None else "public_items"
+            bound = "--top" if top is not None else "--public-items"
             others = {
-                "public_items": top is not None and public_items is not None,
-                "max_nonzero": max_nonzero is not None,
-                "gamma, which is tuned": gamma is not None,
+                "--public-items": top is not None and public_items is not None,
+                "--max-nonzero": max_nonzero is not None,
+                "--gamma, which is tuned": gamma is not None,
                 "continuous noise": noise == "continuous",
                 f"the analysis {analysis!r}": analysis not in ("best", "exact"),
             }
@@ -371,6 +371,17 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     if objective == "threshold":
         return tau_laplace(m=items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
+
+
+def top_k_keeps(plan: Plan) -> bool:
+    """Whether a top-k step can enforce `max_nonzero` for this plan.
+
+    A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
+    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together, and
+    weighted counts are not analysed.
+    """
+    contract = plan.contract
+    return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
 
 
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -308,6 +308,21 @@ class Correction:
         }
 
 
+def count_decimals(plan: Plan) -> int | None:
+    """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
+
+    Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %. None
+    if counts are whole numbers without rounding.
+    """
+    if isinstance(plan.noise, LaplaceNoise):
+        return None
+    return max(0, math.ceil(-math.log10(plan.total_noise / 2.0)))
+
+
+def rounding_step(decimals: int | None) -> float:
+    return 0.0 if decimals is None else 10.0**-decimals
+
+
 def added_columns(
     counts: NDArray[np.float64],
     plan: Plan,
@@ -315,40 +330,49 @@ def added_columns(
     *,
     error: bool,
     interval: float | None,
-    rounded: bool,
+    decimals: int | None,
+    whole: bool = False,
     correction: Correction | None = None,
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """The published counts, and the requested columns with their standard errors and confidence intervals.
 
+    All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
     With a `correction`, estimates of the number of users follow, with the same columns.
     """
     outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
-    half_step = 0.5 if rounded else 0.0
-    published = np.rint(counts).astype(np.int64) if rounded else counts
-    # Rounding adds an error of its own, at worst uniform over one count.
-    spread = math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0)
-    width = 0.0 if interval is None else half_width(plan, interval) + half_step
+    step = rounding_step(decimals)
+
+    def rounded(values: NDArray[Any], towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint) -> NDArray[Any]:
+        if decimals is None:
+            return np.asarray(values)
+        # Zero is added because -0.0 would be printed with its sign.
+        near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
+        return near.astype(np.int64) if whole else near
+
+    published = rounded(counts)
+    # Rounding adds an error of its own, at worst uniform over one step.
+    spread = math.hypot(plan.total_noise, step / math.sqrt(12.0))
+    width = 0.0 if interval is None else half_width(plan, interval) + step / 2.0
     added: dict[str, NDArray[Any]] = {}
 
     def add(name: str, values: NDArray[Any], spread: FloatArray | float, width: FloatArray | float) -> None:
         if error:
-            added[f"{name}_standard_error"] = np.full(values.size, spread)
+            errors = np.full(values.size, spread)
+            added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
         if interval is not None:
-            low, high = values - width, values + width
-            # Whole numbers have whole intervals, rounded outwards.
-            added[f"{name}_low"] = np.floor(low).astype(np.int64) if rounded else np.asarray(low)
-            added[f"{name}_high"] = np.ceil(high).astype(np.int64) if rounded else np.asarray(high)
+            added[f"{name}_low"] = rounded(values - width, np.floor)
+            added[f"{name}_high"] = rounded(values + width, np.ceil)
 
     add(name, published, spread, width)
     if correction is not None:
         # Estimates grow more slowly than counts, so the factor is an upper bound of how much noise is multiplied.
         factors = correction.factors_at(published)
-        estimate: NDArray[Any] = np.rint(published * factors).astype(np.int64) if rounded else published * factors
+        estimate = rounded(published * factors)
         of_factor = np.abs(published) * correction.errors_at(published)
         added[ESTIMATE] = estimate
         add(
             ESTIMATE, estimate, np.hypot(spread * factors, of_factor),
-            np.hypot(width * factors, outside * of_factor) + half_step,
+            np.hypot(width * factors, outside * of_factor) + step / 2.0,
         )  # fmt: skip
     return published, added
 
@@ -385,9 +409,8 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
     if of_epsilon >= 2:
         near = "counts may be close to the true ones, and " if of_epsilon == 3 else ""
         warnings.append(
-            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}an observer with even odds "
-            f"on whether a given person is in the data may guess right {_percent(right_guesses(budget))} of the "
-            "time. Use ε of 1 or less for sensitive data."
+            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}{guess_words(budget)}. Use ε "
+            "of 1 or less for sensitive data."
         )
     if of_delta >= 2:
         many = f"1 in {1.0 / delta:,.0f} users" if delta < 0.5 else "most users"
@@ -396,11 +419,15 @@ def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
             f"δ = {plain_number(delta)} is too large: it allows all data of {many} to be published{known}. "
             "Choose δ well below 1 / number of users."
         )
-    sentence = (
-        f"{level}: an observer with even odds on whether a given person is in the data guesses right at most "
+    return Verdict(level, f"{level}: {guess_words(budget)}", tuple(warnings))
+
+
+def guess_words(budget: Budget) -> str:
+    """What the budget guarantees, as one number: it follows from epsilon and delta alone."""
+    return (
+        "an observer with even odds on whether a given person is in the data guesses right at most "
         f"{_percent(right_guesses(budget))} of the time"
     )
-    return Verdict(level, sentence, tuple(warnings))
 
 
 def right_guesses(budget: Budget) -> float:

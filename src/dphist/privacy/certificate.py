@@ -25,6 +25,8 @@ from dphist.privacy.exact import (
     block_offsets,
     delta_family,
     delta_of_case,
+    gaussian_case,
+    infinite_case,
     mixed_blocks,
     sum_bound,
     worst_changed,
@@ -164,7 +166,10 @@ def certify_family(
             balls.upper(family.infinite_event(contract.items)),
             _mixed_upper(family, goal, budget),
         )
-    attained = delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)
+    attained = max(
+        gaussian_case(noise, contract, epsilon=epsilon).delta, infinite_case(noise, contract).delta,
+        delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale),
+    )  # fmt: skip
     if attained > delta * (1.0 + _LOWER_ERROR):
         raise ArithmeticError(f"the certificate {delta!r} is below the exact delta {attained!r} of {fast.case}")
     return Certificate(epsilon, min(1.0, delta), "exact", fast.case, min(delta, attained))

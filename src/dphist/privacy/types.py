@@ -470,10 +470,10 @@ class NeighbourCase:
 class Certificate:
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
-    `delta_lower` is the delta of one class of neighbours, accurate to about 1e-9 but not rounded down; 0 if none
-    was computed. For continuous noise that class is `binding_case`. For noise on a lattice it is a user with only
-    new counts, and may be far below the true delta; there `binding_case` is the worse of the two pure classes, and
-    a mixture may be worse than both.
+    `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
+    computed. For continuous noise it is the largest of three: a user with only new counts, one without, and
+    `binding_case`. For noise on a lattice it is a user with only new counts, and may be far below the true delta;
+    there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
 
     epsilon: float
@@ -561,7 +561,11 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a release that affects privacy, fixed before any data is read."""
+    """Everything about a release that affects privacy, fixed before any data is read.
+
+    Counts below `lower_threshold`, which does not depend on the data, are removed before noise is added. The noise
+    is for counts that start at 1, so `lower_threshold` - 1 is subtracted first and added back afterwards.
+    """
 
     budget: Budget
     contract: Contract
@@ -569,6 +573,7 @@ class Plan:
     analysis: AnalysisName
     certificate: Certificate
     notes: tuple[str, ...] = ()
+    lower_threshold: int = 1
 
     @property
     def sigma(self) -> float:
@@ -587,13 +592,13 @@ class Plan:
 
     @property
     def tau(self) -> float:
-        """The threshold minus one."""
+        """The threshold minus the least count that gets noise, which is 1 unless there is a lower threshold."""
         return self.noise.tau
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
-        return self.noise.threshold
+        """A noisy count is released if it is strictly greater, after subtracting the offset of a top-k step."""
+        return self.noise.threshold + (self.lower_threshold - 1)
 
     @property
     def total_noise(self) -> float:
@@ -647,6 +652,8 @@ class Plan:
             "max_items_per_user": self.contract.items,
             **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
+            **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
+            "threshold": None if math.isinf(self.threshold) else self.threshold,
             "binding_case": self.certificate.binding_case.to_dict(),
             "certificate": self.certificate.to_dict(),
             "notes": list(self.notes),
@@ -668,7 +675,10 @@ class Plan:
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
             ("total noise", f"{self.total_noise:.6g}"),
-            ("threshold", "none" if math.isinf(self.threshold) else f"{self.threshold!r} (1 + tau)"),
+            (
+                "threshold",
+                "none" if math.isinf(self.threshold) else f"{self.threshold!r} ({self.lower_threshold} + tau)",
+            ),
             *(
                 (
                     f"sum of values from {float(noise.low):g} to {float(noise.high):g}",

@@ -15,7 +15,7 @@ from scipy import special
 
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import Correction, added_columns, half_width, shared_part
+from dphist.planning.utility import Correction, added_columns, count_decimals, half_width, shared_part
 from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Columns:
 
     count: str
     look: Published
-    rounded: bool
+    whole: bool
     aggregates: tuple[Aggregate, ...]
     correction: Correction | None
 
@@ -176,8 +176,8 @@ class Columns:
         """The columns by name, from noisy counts and noisy centred sums."""
         look = self.look
         noisy, added = added_columns(
-            counts, plan, self.count, error=look.error, interval=look.interval, rounded=self.rounded,
-            correction=self.correction,
+            counts, plan, self.count, error=look.error, interval=look.interval, whole=self.whole,
+            decimals=0 if self.whole else count_decimals(plan), correction=self.correction,
         )  # fmt: skip
         columns = {self.count: noisy, **added}
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]

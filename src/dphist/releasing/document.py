@@ -22,7 +22,7 @@ from dphist.display import upper_figure
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
 from dphist.planning.optimum import check_bounds
-from dphist.planning.planner import check_excess, contract_of, family_shares, public_plan
+from dphist.planning.planner import check_excess, contract_of, family_shares, public_plan, top_k_keeps
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import Correction, shared_part
 from dphist.privacy.certificate import certify_noise
@@ -194,17 +194,6 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         "together, and the top-k step that enforces the first would break the second: pass "
         "promise_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of the bounds"
     )
-
-
-def top_k_keeps(plan: Plan) -> bool:
-    """Whether a top-k step can enforce `max_nonzero` for this plan.
-
-    A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
-    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together, and
-    weighted counts are not analysed.
-    """
-    contract = plan.contract
-    return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
 
 
 @dataclass(frozen=True)
@@ -423,15 +412,30 @@ def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
     )
 
 
-def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
-    lower = request.get("lower-threshold", 1)
-    restored = 0.0 if is_difference(plan, request) else lower - 1 + (offset or 0.0)
+def with_lower_threshold(plan: Plan, request: Mapping[str, Any]) -> Plan:
+    """The plan as it is applied to published counts. Differences do not get back what was subtracted from them."""
+    return replace(plan, lower_threshold=1 if is_difference(plan, request) else request.get("lower-threshold", 1))
+
+
+def recorded_decimals(document: Mapping[str, Any]) -> int | None:
+    """Decimals to which the counts of a release are rounded; None if they are not, as in older releases."""
+    whole = 0 if document["request"].get("round") is True else None
+    decimals: int | None = document["counts"].get("decimals", whole)
+    return decimals
+
+
+def counts_facts(
+    plan: Plan, request: Mapping[str, Any], offset: float | None, decimals: int | None = None
+) -> dict[str, Any]:
+    # The plans of older certificates did not include the lower threshold of their request.
+    threshold = with_lower_threshold(plan, request).threshold
     return {
         "standard_error": plan.total_noise,
         "covariance": shared_part(plan),
         "offset": offset,
-        "lower_threshold": lower,
-        "greater_than": None if math.isinf(plan.threshold) else plan.threshold + restored,
+        "lower_threshold": request.get("lower-threshold", 1),
+        "greater_than": None if math.isinf(threshold) else threshold + (offset or 0.0),
+        **({} if decimals is None else {"decimals": decimals}),
     }
 
 
@@ -449,6 +453,7 @@ def document_of(
     created: str,
     chosen: Chosen | None = None,
     receipt: Mapping[str, Any] | None = None,
+    decimals: int | None = None,
 ) -> dict[str, Any]:
     """The certificate without the entries about its output, which follow when it is written."""
     budget = plan.budget if chosen is None else chosen.plan.budget
@@ -461,7 +466,7 @@ def document_of(
         "caveats": _caveats(plan, request),
         "request": dict(request),
         "plan": plan_facts(plan),
-        "counts": counts_facts(plan, request, offset),
+        "counts": counts_facts(plan, request, offset, decimals),
         **({} if chosen is None else {"choice": chosen.to_dict()}),
         **({} if receipt is None else {"booking": dict(receipt)}),
         **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums else {}),
@@ -479,13 +484,14 @@ def plan_from(data: Any) -> Plan:
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
-        noise = _noise_from(data)
+        noise, lower = _noise_from(data), max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
     if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
         # Certifying any number of levels would take too long.
         raise InvalidParameter("the certificate's plan spreads the items of a user as no release does")
-    return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
+    certificate = certificate_of(noise, contract, budget)
+    return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
 
 
 def _noise_from(data: Mapping[str, Any]) -> AnyNoise:

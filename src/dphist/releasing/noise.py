@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dphist.counting.task import Counted, Task
 from dphist.errors import InvalidParameter, package
+from dphist.planning.utility import count_decimals
 from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise, Plan, PublicNoise
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Chosen, Nonzero
@@ -418,4 +419,7 @@ class Job:
 
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""
-        return replace(release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt)
+        return replace(
+            release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt,
+            decimals=0 if self.request.round else count_decimals(self.plan),
+        )  # fmt: skip

@@ -166,7 +166,8 @@ class Request:
     interval: Annotated[float | None, _columns("LEVEL",
         "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
         "limit.")] = None
-    round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
+    round: Annotated[bool, _columns("",
+        "Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]")] = False
 
     ledger: Annotated[FilePath | None, _ledger("FILE",
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
@@ -249,7 +250,7 @@ class Request:
             tuned = "; with --items and --top it is chosen by the plan" if self.items or self.top else ""
             raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
         if isinstance(self.gamma, float) and not self.gamma.is_integer():
-            raise InvalidParameter(f"--gamma must be a whole number, not {self.gamma:g}")
+            raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):

@@ -299,6 +299,8 @@ class Release:
         receipt: The booking in the ledger, if there is one.
         created: Time of the release.
         total: Number of rows, if only the first of them are held here.
+        decimals: Decimals to which counts are rounded, which the noise's standard deviation determines; None if
+            they are not rounded.
     """
 
     columns: tuple[Any, ...]
@@ -317,6 +319,7 @@ class Release:
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
     total: int | None = None
+    decimals: int | None = None
 
     # Spark writes s3:// addresses as folders. A class attribute without a type is not a dataclass field.
     _writes_objects = True
@@ -406,7 +409,7 @@ class Release:
 
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
-            created=self.created, chosen=self.chosen, receipt=self.receipt,
+            created=self.created, chosen=self.chosen, receipt=self.receipt, decimals=self.decimals,
         )  # fmt: skip
 
     def write(

@@ -124,7 +124,7 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         standard_error: Add a column with the standard error.
         interval: Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user
             limit.
-        round: Round counts to whole numbers.
+        round: Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
         id: With ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a
@@ -306,7 +306,7 @@ def _outermost(plans: Sequence[Plan]) -> list[Plan]:
 
 def _plan(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.document import certify_again
+    from dphist.releasing.document import certify_again, with_lower_threshold
 
     cap, most = request.cap, public_items or request.max_nonzero
     plan = make_plan(
@@ -316,7 +316,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
         sums=request.bounds, weights=request.weights or None,
         mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip
-    return certify_again(plan)
+    return with_lower_threshold(certify_again(plan), request.to_dict())
 
 
 def _check_sums(plan: Plan, request: Request) -> None:
@@ -338,7 +338,8 @@ def _prepare_job(
     request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
     """Choose the limit on items per user if it is `auto`, and define what to count."""
-    from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, top_k_keeps
+    from dphist.planning.planner import top_k_keeps
+    from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, with_lower_threshold
     from dphist.releasing.noise import Job, noisy_sizes
     from dphist.sampling.tap import SecureTap, SeededTap
 
@@ -350,7 +351,7 @@ def _prepare_job(
         task = Task(events, Choice(bytes(32)), public_items=request.public_items())
         sizes = engine.sizes(task, planned.choice.caps, _watch(request, "choosing"))
         chosen = Chosen.by(planned, noisy_sizes(planned.choice, sizes, tap))
-        plan, cap = certify_again(chosen.release), chosen.cap
+        plan, cap = with_lower_threshold(certify_again(chosen.release), request.to_dict()), chosen.cap
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.

@@ -550,7 +550,7 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
     from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import Chosen, plan_from
+    from dphist.releasing.document import Chosen, plan_from, recorded_decimals
     from dphist.releasing.result import Names, Release
     from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
@@ -575,5 +575,5 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
         request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
-        created=document["created"],
+        created=document["created"], decimals=recorded_decimals(document),
     )  # fmt: skip

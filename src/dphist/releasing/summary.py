@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import count_items, figure, fill, join_words, plain_number
-from dphist.planning.utility import ESTIMATES, Correction, Verdict, count_noise, half_width, verdict_of
+from dphist.planning.utility import (
+    ESTIMATES,
+    Correction,
+    Verdict,
+    count_decimals,
+    count_noise,
+    half_width,
+    verdict_of,
+)
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
 from dphist.releasing.document import caveats, conditions, is_difference
@@ -292,6 +300,9 @@ def column_digits(
         base = max((known for known in errors if name.startswith(known)), key=len, default=None)
         error = plan.total_noise if base is None or name in ESTIMATES else errors[base]
         shown = error if name.endswith("_standard_error") else 1.96 * error
-        return min(12, max(0, 1 - math.floor(math.log10(max(shown, 1e-12)))))
+        digits = min(12, max(0, 1 - math.floor(math.log10(max(shown, 1e-12)))))
+        # Counts are rounded, their standard errors to two decimals more.
+        most = (count_decimals(plan) or 0) + (2 if name.endswith("_standard_error") else 0)
+        return digits if base is not None else min(digits, most)
 
     return {name: digits_of(name, values) for name, values in columns.items()}

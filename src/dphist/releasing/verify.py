@@ -20,7 +20,7 @@ from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import gamma_value
-from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
+from dphist.planning.utility import Correction, Verdict, added_columns, count_decimals, rounding_step, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
@@ -32,6 +32,8 @@ from dphist.releasing.document import (
     plan_choice_for,
     plan_facts,
     plan_from,
+    recorded_decimals,
+    with_lower_threshold,
 )
 from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import AUTO, Request, count_column, request_from
@@ -280,16 +282,21 @@ class _Examination:
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
             return
-        rounded = request.get("round") is True
-        values = _finite_column(table, name, "int64" if rounded else "double")
+        whole, decimals = request.get("round") is True, recorded_decimals(document)
+        if not same_json(decimals, 0 if whole else count_decimals(plan)) and decimals is not None:
+            self.problems.append("the counts are not rounded as the noise requires")
+            return
+        values = _finite_column(table, name, "int64" if whole else "double")
         if values is None:
             self.problems.append("a count is not a number")
             return
+        if decimals is not None and (values != np.round(values, decimals)).any():
+            self.problems.append("a count has more decimals than the certificate states")
         if values.size and not is_difference(plan, request):
             self.largest_count = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
         threshold = counts_facts(plan, request, offset)["greater_than"]
         if threshold is not None:
-            slack = 0.5 if rounded else 0.0
+            slack = rounding_step(decimals) / 2.0
             # Counts were compared in whole steps and then written as decimals: allow for the last digit.
             least = float(values.astype(np.float64).min(initial=math.inf))
             if least + slack <= threshold - _LAST_DIGITS * abs(threshold):
@@ -299,9 +306,10 @@ class _Examination:
         if self.request is not None:
             _, expected = added_columns(
                 values.astype(np.float64), plan, name, error=self.request.standard_error,
-                interval=self.request.interval, rounded=rounded, correction=correction,
+                interval=self.request.interval, decimals=decimals, whole=whole, correction=correction,
             )  # fmt: skip
-            self.problems += _column_problems(table, expected, 1.0 if rounded else 1e-6 * plan.total_noise)
+            slack = max(1.01 * rounding_step(decimals), 1e-6 * plan.total_noise)
+            self.problems += _column_problems(table, expected, slack)
 
     def _check_booking(self, document: dict[str, Any]) -> None:
         """The booking is for the request's dataset. The ledger itself is not read."""
@@ -365,7 +373,7 @@ class _Examination:
         expected = document_of(
             plan, document["request"], private=self.private, offset=document["counts"].get("offset"),
             version=document["dphist"], created=document["created"], chosen=chosen,
-            receipt=document.get("booking"),
+            receipt=document.get("booking"), decimals=document["counts"].get("decimals"),
         )  # fmt: skip
         # The plan was compared before, except for its last digits.
         expected["plan"] = document["plan"]
@@ -401,6 +409,9 @@ def _fits(plan: Plan, request: dict[str, Any]) -> bool:
     if "mechanism" in request and (request["mechanism"] == "laplace") != (plan.mechanism == "laplace"):
         return False
     if (plan.mechanism == "known-domain") != ("items" in request):
+        return False
+    # Older certificates do not record the lower threshold in the plan.
+    if plan.lower_threshold not in (1, with_lower_threshold(plan, request).lower_threshold):
         return False
     contract = plan.contract
     limit, top = request.get("max-items-per-user"), request.get("top")

@@ -12,16 +12,15 @@ import textwrap
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dphist.display import count_items, figure, printable, upper_figure
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.errors import InvalidParameter, MissingExtra, install_command
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.compare import Comparison, Frontier, frontier
+from dphist.planning.compare import Comparison, frontiers
 from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
@@ -52,6 +51,7 @@ BLUE: Final = "#0072b2"
 VERMILLION: Final = "#d55e00"
 GREEN: Final = "#009e73"
 ORANGE: Final = "#bd7d00"
+PURPLE: Final = "#a0448b"
 GREY: Final = "#768b9c"
 _STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
@@ -80,8 +80,8 @@ _CONFIG: Final[Spec] = {
         "titleFontWeight": "normal", "labelLimit": 0, "titleLimit": 0,
     },
     "legend": {
-        "labelColor": INK, "labelFontSize": 13, "labelLimit": 0, "symbolStrokeWidth": 2.5, "symbolSize": 300,
-        "columnPadding": 36, "symbolOpacity": 1,
+        "labelColor": INK, "titleColor": INK, "labelFontSize": 13, "labelLimit": 0, "symbolStrokeWidth": 2.5,
+        "symbolSize": 300, "columnPadding": 36, "symbolOpacity": 1,
     },
     "title": {"color": INK, "anchor": "start", "fontSize": 15, "limit": 0, "offset": 12},
     "text": {"color": INK, "fontSize": 13},
@@ -112,7 +112,7 @@ class Chart:
         try:
             import altair
         except ImportError:
-            raise MissingExtra("to_altair needs altair: pip install 'dphist[plot]'") from None
+            raise MissingExtra(f"to_altair needs altair: {install_command('plot')}") from None
         return altair.Chart.from_dict(self.to_dict())
 
     def svg(self, *, inline: bool = False) -> str:
@@ -164,7 +164,7 @@ def require_plotting() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise MissingExtra("charts need vl-convert: pip install 'dphist[plot]'") from None
+        raise MissingExtra(f"charts need vl-convert: {install_command('plot')}") from None
     return vl_convert
 
 
@@ -354,27 +354,10 @@ def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_leg
 _CURVES: Final = {
     "gshm-add-the-deltas": (VERMILLION, [6, 4], "square", "GSHM, add the deltas"),
     "gshm-exact": (GREEN, [1, 0], "circle", "GSHM, exact"),
-    "csh-add-the-deltas": (ORANGE, [3, 3], "diamond", "CSH, add the deltas"),
+    "csh-add-the-deltas": (PURPLE, [3, 3], "diamond", "CSH, add the deltas"),
     "csh-tighter": (BLUE, [8, 3, 2, 3], "triangle-up", "CSH, tighter (the paper)"),
     "exact": (INK, [1, 0], "cross", "CSH, exact (dphist)"),
 }
-
-
-@lru_cache(maxsize=32)
-def _frontiers(comparison: Comparison) -> tuple[Frontier, ...]:
-    """The curves of the paper's figure, which take seconds."""
-    budget, contract = comparison.budget, comparison.contract
-    shared = math.inf if contract.max_nonzero is None else math.sqrt(contract.max_nonzero)
-    largest = 1.3 * max(row.total_noise for row in comparison.rows if row.analysis in _CURVES)
-    return tuple(
-        frontier(
-            epsilon=budget.epsilon, delta=budget.delta, analysis=name, max_nonzero=contract.max_nonzero,
-            max_items_per_user=contract.max_items_per_user, gamma=None if name.startswith("gshm") else shared,
-            largest_noise=largest,
-        )
-        for name in _CURVES
-        if name.startswith("gshm") or math.isfinite(shared)
-    )  # fmt: skip
 
 
 def describe_comparisons(comparisons: Sequence[Comparison]) -> str:
@@ -390,17 +373,19 @@ def describe_comparisons(comparisons: Sequence[Comparison]) -> str:
 
 def frontier_chart(comparison: Comparison) -> Chart:
     """The paper's figure: the smallest tau by total noise for every analysis, with the minima marked."""
-    curves = _frontiers(comparison)
+    curves = frontiers(comparison)
     minima = {row.analysis.split(",")[0]: row for row in reversed(comparison.rows)}
     lowest = {curve.analysis: minima[curve.analysis] for curve in curves}
     labels = {name: f"{_CURVES[name][3]}: {row.tau:,.1f}" for name, row in lowest.items()}
     tallest = 1.6 * max(row.tau for row in lowest.values())
     noises = [x for curve in curves for x in (curve.least_noise, *(noise for noise, _ in curve.points))]
     across = "total noise (standard deviation of a released count)"
-    x = _axis("noise", across, [min(noises), max(noises)], 6)
+    # From below the least noise, so that the first minimum is not on the axis.
+    before = 0.06 * (max(noises) - min(noises))
+    x = _axis("noise", across, [max(0.0, min(noises) - before), max(noises)], 6)
     y = _axis("tau", "smallest tau (threshold minus 1)", [0, tallest], 5)
     colours, dashes, *_ = zip(*(_CURVES[name] for name in labels), strict=True)
-    styles = _styles(list(labels.values()), colours, dashes, orient="bottom", columns=2)
+    styles = _styles(list(labels.values()), colours, dashes, orient="bottom", columns=2, title="minimum tau")
     colour = styles["color"]
     # Without a scale, so that the legend shows lines.
     shape = _name("shape", legend=None, scale=None)
@@ -584,7 +569,7 @@ def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart
 
 def release_chart(release: Release) -> Chart:
     correction = None if release.chosen is None else release.chosen.correction
-    rows = rows_of(release.to_arrow(), release.plan, release.document()["request"], correction)
+    rows = rows_of(release.to_arrow(), release.plan, release.document(), correction)
     if not rows.total:
         raise InvalidParameter("the release is empty: there is nothing to draw")
     drawn = counts_chart(rows, 20)

@@ -29,13 +29,22 @@ from dphist.planning.auto_cap import (
     predicted_loss,
 )
 from dphist.planning.planner import Excess, check_excess
-from dphist.planning.utility import ESTIMATE, ESTIMATES, Correction, added_columns, count_noise, half_width
+from dphist.planning.utility import (
+    ESTIMATE,
+    ESTIMATES,
+    Correction,
+    added_columns,
+    count_noise,
+    half_width,
+    rounding_step,
+)
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.document import (
     correction_from,
     is_difference,
     is_perhaps_reduced,
     plan_from,
+    recorded_decimals,
     sizes_are_rough,
 )
 from dphist.releasing.request import count_column
@@ -146,12 +155,13 @@ def digits_of(spread: float) -> int:
     return max(0, 1 - math.floor(math.log10(spread)))
 
 
-def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Correction | None = None) -> Rows:
+def rows_of(table: Any, plan: Plan, document: Mapping[str, Any], correction: Correction | None = None) -> Rows:
     """The rows of a release from its Arrow table; with a `correction`, estimates come first."""
+    request, decimals = document["request"], recorded_decimals(document)
     name, asked = count_column(request, table), request.get("interval")
     place = table.column_names.index(name)
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
-    counts, level, rounded = numbers[name], float(asked or LEVEL), request.get("round") is True
+    counts, level = numbers[name], float(asked or LEVEL)
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
@@ -160,12 +170,12 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     width: float | None = None
     ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
     if asked is None and counts_kind(plan, request) in WITH_INTERVALS:
-        width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+        width = half_width(plan, LEVEL) + rounding_step(decimals) / 2.0
         ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
     if asked is None and correction is not None:
         exact = counts.astype(np.float64)
         _, ends = added_columns(
-            exact, plan, "", error=False, interval=LEVEL, rounded=rounded, correction=correction
+            exact, plan, "", error=False, interval=LEVEL, decimals=decimals, correction=correction
         )
     bounded = [title for title in numbers if f"{title}_low" in ends and f"{title}_high" in ends]
     hidden = {f"{title}{end}" for title in bounded for end in ("_low", "_high")} if asked is not None else set()
@@ -262,7 +272,7 @@ class Selection:
         }
 
 
-def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
+def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = None) -> Selection | None:
     """None if every item is released."""
     if math.isinf(plan.threshold):
         return None
@@ -271,11 +281,11 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked
     law, spread = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
-    middle = plan.threshold + lower - 1
+    middle = plan.noise.threshold + lower - 1
     first, last = max(lower, math.floor(middle - 4.0 * spread)), math.ceil(middle + 5.0 * spread) + 1
     unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
-    errors = selection_errors(plan, counts, lower, rounded=request.get("round") is True)
+    errors = selection_errors(plan, counts, lower, decimals=decimals)
     points = zip(counts.tolist(), *(values.tolist() for values in errors), strict=True)
     axis = "true number of users counted" if plan.contract.spread is None else "true weighted count"
     if "sketch" in request:
@@ -294,11 +304,11 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
 
 
 def selection_errors(
-    plan: Plan, counts: NDArray[Any], lower: int = 1, *, rounded: bool = False
+    plan: Plan, counts: NDArray[Any], lower: int = 1, *, decimals: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Probability of release by true count; bias and standard deviation of the error of released counts."""
     probability, bias, variance = count_noise(plan.noise).released(counts - (lower - 1))
-    return probability, bias, np.sqrt(variance + (1.0 / 12.0 if rounded else 0.0))
+    return probability, bias, np.sqrt(variance + rounding_step(decimals) ** 2 / 12.0)
 
 
 def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float, float], ...]:
@@ -478,7 +488,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     chosen = "choice" in document
     budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
     correction = correction_from(document) if chosen else None
-    kind, rows = counts_kind(plan, request), rows_of(table, plan, request, correction)
+    kind, rows = counts_kind(plan, request), rows_of(table, plan, document, correction)
     choice = limit_choice(document["choice"], verified.choice) if chosen else None
     summary = summarize(
         plan, request, budget, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
@@ -486,7 +496,8 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         private=verified.private,
     )  # fmt: skip
     return Facts(
-        document, plan, budget, verified, origin, kind, rows, selection_of(plan, request),
+        document, plan, budget, verified, origin, kind, rows,
+        selection_of(plan, request, recorded_decimals(document)),
         curve_of(plan, verified.choice), choice, summary, correction,
     )  # fmt: skip
 

@@ -86,7 +86,7 @@ def make_report(
 
     `release` is the result of `dphist.release`, or the address it was written to (then `table`, `certificate` and
     `public_key` are as for `verify`). It is verified first; any problem raises `NotVerified`, except noise from a
-    seed, for tests, which the report states at the top. HTML needs `dphist[plot]` for its charts.
+    seed, for tests, which the report states at the top. HTML needs the extra `plot` for its charts.
     """
     checked = one_of("format", format, FORMATS)
     return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key), checked)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
-from dphist.planning.utility import Correction, half_width, right_guesses
+from dphist.planning.utility import Correction, guess_words, half_width
 from dphist.privacy.types import Budget, LaplaceNoise
 from dphist.releasing.document import (
     NO_GUARANTEE,
@@ -289,24 +289,18 @@ def _promise(facts: Facts) -> list[str]:
         return [_SEEDED]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
-    return [_guarantee(facts), *promise(facts.budget, facts.curve[0][1], limit)]
+    return [_guarantee(facts), *promise(facts.budget, limit)]
 
 
-def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> list[str]:
+def promise(budget: Budget, limit: int | None = None) -> list[str]:
     """What an attacker can learn at this budget, for experts.
 
-    `delta_at_zero` bounds the total variation between neighbours, so the best guess from even odds is right with
-    probability (1 + delta_at_zero)/2. `limit`: the guarantee covers users with at most this many items.
+    `limit`: the guarantee covers users with at most this many items.
     """
-    guess = min((1.0 + delta_at_zero) / 2.0, right_guesses(budget))
     whose = "however many items the person has"
     if limit is not None:
         whose = f"if the person has at most {count_items(limit)}"
-    sentences = [
-        "An observer with even odds on whether a given person is in the data guesses right 50 % of the time; with "
-        f"this release at most {at_most(guess)} of the time, whatever else they know and {whose}.",
-        *beliefs(budget),
-    ]
+    sentences = [_guess(budget, f", whatever else they know and {whose}"), *beliefs(budget)]
     if DELTAS * budget.delta < 1.0:
         factor = f" ≈ {figure(SLACK * math.exp(budget.epsilon))}" if budget.epsilon < 30.0 else ""
         sentences.append(
@@ -317,13 +311,18 @@ def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> l
     return sentences
 
 
+def _guess(budget: Budget, more: str = "") -> str:
+    words = guess_words(budget)
+    return f"{words[0].upper()}{words[1:]}{more}."
+
+
 def move_belief(prior: float, epsilon: float) -> float:
     """The largest belief that is possible when the odds of a `prior` belief are multiplied by e^epsilon."""
     return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
 
 
 def beliefs(budget: Budget) -> list[str]:
-    """How far a belief can move, and how rarely further.
+    """How far a suspicion can grow, and how rarely further.
 
     With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s]
     under P, and 1/(1 - 1/s) = 11. Under Q, outcomes that favour P are rarer still. The same holds with P and Q
@@ -334,14 +333,12 @@ def beliefs(budget: Budget) -> list[str]:
         return [
             f"δ = {upper_figure(budget.delta, 6)} is too large to limit what someone may learn about a person."
         ]
-    half, little = at_most(move_belief(0.5, most)), at_most(move_belief(0.01, most))
+    little = at_most(move_belief(0.01, most))
     if little == "100 %":
         return ["Someone who is 1 % sure that a given person is in the data can become 100 % sure."]
     return [
-        f"Someone who is 50 % sure that a given person is in the data can become at most {half} sure from this "
-        f"release; someone who is 1 % sure, at most {little}.",
-        f"The chance that a release reveals more is at most {one_in(rare)}. These limits are for a single "
-        "release; the rate of right guesses is an average over all possible releases.",
+        f"Someone who is 1 % sure that a given person is in the data can become at most {little} sure. The chance "
+        f"that a release reveals more is at most {one_in(rare)}."
     ]
 
 
@@ -378,7 +375,7 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     return [
         ("Who is protected", [f"Every user in the data{whose}, with all of their data together."]),
         ("Against what", [_AGAINST[level]]),
-        (f"How much: {level}", beliefs(facts.budget)),
+        (f"How much: {level}", [_guess(facts.budget), *beliefs(facts.budget)]),
         ("What is not covered", uncovered),
         verified,
     ]
@@ -609,7 +606,7 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
     if counts["offset"] is None:
         return [("Threshold", figure(counts["greater_than"]), meaning)]
     lower = counts["lower_threshold"]
-    parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.threshold)}"
+    parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.noise.threshold)}"
     offset = "The noisy count after the largest ones. It was subtracted from all counts and added back."
     return [
         ("Threshold", figure(counts["greater_than"]), f"{meaning} It is {parts}."),

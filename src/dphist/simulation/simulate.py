@@ -360,8 +360,8 @@ def simulate(
     # Checked before any data is read.
     given_caps, given_tops = _whole_numbers("caps", caps), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
-        both = "public data or zipf, not both" if zipf is not None else "public data, or zipf for synthetic data"
-        raise InvalidParameter(f"give {both}")
+        which = " or --zipf, not both" if zipf is not None else ", or --zipf for synthetic data"
+        raise InvalidParameter(f"give public data{which}")
     if zipf is None:
         population = _count_population(source, budget, columns)
     elif columns:

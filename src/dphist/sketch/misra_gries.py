@@ -197,7 +197,7 @@ class MisraGries:
         """
         from dphist.outputs.target import Target, target_of
         from dphist.outputs.write import check_target, write_release
-        from dphist.planning.utility import added_columns
+        from dphist.planning.utility import added_columns, count_decimals
         from dphist.releasing.document import certify_again
         from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
@@ -228,10 +228,13 @@ class MisraGries:
                 tuple(take_rows(column, order) for column in counters.items), counters.counts[order], certified,
                 subtracted=counters.subtracted, names=names, seed=seed,
             )  # fmt: skip
+            decimals = 0 if rounded else count_decimals(certified)
             counts, _ = added_columns(
-                noisy.counts, certified, names.count, error=False, interval=None, rounded=rounded
+                noisy.counts, certified, names.count, error=False, interval=None, decimals=decimals, whole=rounded
             )
-            result = replace(noisy, counts=counts, request=request.to_dict(), receipt=attempt.receipt)
+            result = replace(
+                noisy, counts=counts, decimals=decimals, request=request.to_dict(), receipt=attempt.receipt
+            )
             attempt.release = result
             if target is not None:
                 written = write_release(
