@@ -132,10 +132,17 @@ def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path)
 def test_csv_values_are_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(
-        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a\nb",6\r\n7,#7,7\r\n8,NULL,8\r\n'
+        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a""b",6\r\n7,#7,7\r\n8,NULL,8\r\n'
     )
-    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, "a\nb": 1, "#7": 1, "NULL": 1}
+    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, 'a"b': 1, "#7": 1, "NULL": 1}
     assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
+
+
+@EMBEDDED
+def test_quoted_csv_values_may_have_line_breaks(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'user,item\r\n1,"a\nb"\r\n2,"a\nb"\r\n3,"\r\n"\r\n')
+    assert histogram(engine, task(path)) == {"a\nb": 2, "\r\n": 1}
 
 
 @QUICK_ON_DUCKDB

@@ -40,6 +40,74 @@ def test_a_long_quoted_value_drops_itself_alone(tmp_path: Path) -> None:
     assert histogram(DuckDBEngine, task(path)) == {"tea": 4}
 
 
+@pytest.mark.parametrize("before", [0, 25, pytest.param(31, marks=pytest.mark.slow)])
+def test_a_quoted_value_at_the_end_of_the_buffer_changes_no_other(tmp_path: Path, before: int) -> None:
+    """DuckDB continues a row in its next buffer of 32 MB; 40 MB after 28 MB of rows are refused."""
+    path = tmp_path / "x.csv"
+    rows = b"".join(b"%05d,tea\n" % n for n in range(100_000)) * before
+    long = b'big,"' + (b"x" * 78 + b"\n") * 180_000 + b'"\n'
+    path.write_bytes(b"user,item\n" + rows + long + b"last,tea\n" + long + b"end,milk\n")
+    assert histogram(DuckDBEngine, task(path)) == {"tea": 1 + (100_000 if before else 0), "milk": 1}
+    path.write_bytes(
+        b"user,item\n" + rows + long.replace(b'"\n', b"\n" + b"x" * (40 << 20) + b'"\n') + b"last,tea\n"
+    )
+    with pytest.raises(InputError, match="longer than 16 MB"):
+        histogram(DuckDBEngine, task(path))
+
+
+@pytest.mark.parametrize("gap", [b"\n", b"\r\n", b"\r", b"\n\r"])
+def test_empty_lines_do_not_remove_the_row_after_them(tmp_path: Path, gap: bytes) -> None:
+    """DuckDB counts them towards the length of that row, which it skips from 2 MB."""
+    path = write_rows(tmp_path / "x.csv", gap * ((3 << 20) // len(gap)))
+    with pytest.raises(InputError, match="it has 32 KB of empty lines or more in succession"):
+        histogram(DuckDBEngine, task(path))
+    path = write_rows(tmp_path / "x.csv", gap * ((30 << 10) // len(gap)))
+    assert histogram(DuckDBEngine, task(path)) == {"tea": 4}
+
+
+@pytest.mark.parametrize("quoted", [b"%b", b'"%b"', b'a"%b'])
+def test_empty_lines_do_not_matter_to_long_rows(tmp_path: Path, quoted: bytes) -> None:
+    """A row is read with and without empty lines before it, or the file is refused."""
+    path = tmp_path / "x.csv"
+    outcomes = []
+    for size in (1 << 20, quotes.SKIPPED - quotes.EMPTY - 20, quotes.SKIPPED - 1000, quotes.SKIPPED - 10, 3 << 20):
+        for gap in (0, 2000, 30_000):
+            row = b"\n" * gap + b"long,milk," + quoted % (b"x" * size)
+            path.write_bytes(b"user,item,more\n1,tea,\n" + row + b"\n2,tea,\n")
+            try:
+                outcomes.append(histogram(DuckDBEngine, task(path)))
+            except InputError as error:
+                outcomes.append({str(error).partition(": ")[2].partition(",")[0]: 0})
+    refused = {"a row has nearly the 2 MB from which rows are skipped": 0}
+    expected = [{"tea": 2, "milk": 1}, {"tea": 2, "milk": 1}, refused, refused, {"tea": 2}]
+    assert outcomes == [outcome for outcome in expected for _ in range(3)]
+
+
+def test_a_json_line_does_not_change_others(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    others = b"".join(b'{"user": %d, "item": "tea"}\n' % user for user in range(4))
+    near = b'{"user": "long", "item": "milk", "more": "%b"}\n' % (b"x" * (quotes.SKIPPED - 1000))
+    rows = [
+        b"x" * (40 << 20), b'{"user": "' + b"x" * (40 << 20), b"\n" * (3 << 20), b"\r\n" * 5000, b"\0" * (3 << 20),
+        b"\x01" * 5000, b"\xff" * (3 << 20), b'"', b"{", b'{"user": 1, "item": "', b"\xef\xbb\xbf", near,
+        b"\n" * 1500 + near, b"\r\n" * 1500 + near,
+    ]  # fmt: skip
+    for row in rows:
+        for text in (b"{}\n" + row + b"\n" + others, others + row):
+            path.write_bytes(text)
+            assert histogram(DuckDBEngine, task(path)) == {"tea": 4}, row[:20]
+
+
+@pytest.mark.parametrize("name", ["x.CSV.GZ", "x.csv.Gz"])
+def test_the_checked_text_is_the_one_that_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"user,item\n1,tea\n") + gzip.compress(b"2,tea\n"))
+    assert histogram(DuckDBEngine, task(path)) == {"tea": 2}
+    path.write_bytes(gzip.compress(b"user,item\n1,tea\n") + gzip.compress(b'2,"tea\n3,tea\n'))
+    with pytest.raises(InputError, match="has quotes that are misplaced or not closed"):
+        histogram(DuckDBEngine, task(path))
+
+
 @pytest.mark.parametrize(
     "row", [b'a,"tea', b'a,""tea"', b'a, "tea', b'a,"x"tea"', b'"a,b', b'a, ","', b'a,"x\ny",b"c', b'a,"x\ny"z,"'],
 )  # fmt: skip
