@@ -325,8 +325,8 @@ def check_lines(session: Any, paths: Sequence[str], delimiter: str, what: str) -
     lines = attempt(lambda: session.read.text([*paths]).where(wrong).isEmpty(), what, UNKNOWN)
     if not lines:
         raise InputError(
-            f"{what} cannot be read by Spark: it has quotes that are misplaced, a line break in a quoted value, or "
-            f"a line of more than {FIELDS:,} fields; use the engine duckdb, or Parquet"
+            f"{what} cannot be read by Spark: it has quotes that are misplaced, a line break in a quoted value, "
+            f"or a line of more than {FIELDS:,} fields; use the engine duckdb, or Parquet"
         )
 
 
