@@ -155,32 +155,68 @@ def test_a_long_header_is_refused(tmp_path: Path) -> None:
 
 READ = """
 import sys, pathlib
-sys.path[:0] = sys.argv[2:]
+sys.path[:0] = sys.argv[3:]
 from engine_cases import histogram, task
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.errors import InputError
 path = pathlib.Path(sys.argv[1])
 whole = path.read_bytes()
 with DuckDBEngine() as engine:
-    for place in range(0, len(whole), max(1, len(whole) // 80)):
-        for change in (0x80, 0xFF):
-            damaged = bytearray(whole)
-            damaged[place] ^= change
-            path.write_bytes(damaged)
+    for number in range(int(sys.argv[2])):
+        # The numbers that a reader takes for sizes and places, at every part of the file in turn.
+        damaged = bytearray(whole)
+        place = number * 7919 % len(whole)
+        change = (b"\\x80", b"\\xff", bytes(8), b"\\xff" * 4 + b"\\x7f", b"\\0\\0\\0\\x80", None)[number % 6]
+        if change is None:
+            del damaged[place : place + 16]
+        else:
+            damaged[place : place + len(change)] = change
+        path.write_bytes(damaged)
+        for item in ("item", "list", "view"):
             try:
-                histogram(lambda *_: engine, task(path))
+                histogram(lambda *_: engine, task(path, items=item))
             except InputError as error:
                 assert "\\n" not in str(error)
 """
 
 
-@pytest.mark.parametrize("kind", ["file", pytest.param("stream", marks=pytest.mark.slow)])
-def test_damaged_arrow_files_do_not_crash(tmp_path: Path, kind: str) -> None:
-    users = pa.array([f"u{n}" for n in range(60)])
-    items = pa.array(["tea", "milk", None] * 20).dictionary_encode()
-    table = pa.table({"user": users, "item": items})
+@pytest.mark.parametrize(
+    ("kind", "packing", "many"),
+    [
+        ("file", None, 120),
+        ("file", "zstd", 40),
+        *(
+            pytest.param(kind, packing, 600, marks=pytest.mark.slow)
+            for kind in ("file", "stream")
+            for packing in (None, "zstd", "lz4")
+        ),
+    ],
+)
+def test_damaged_arrow_files_do_not_crash(tmp_path: Path, kind: str, packing: str | None, many: int) -> None:
+    """In a process of its own, because a crash would end the tests."""
+    table = pa.table(
+        {
+            "user": [f"u{n}" for n in range(60)],
+            "item": pa.array(["tea", "milk", None] * 20).dictionary_encode(),
+            "list": pa.array([["a", "b"], [], None] * 20),
+            "view": pa.array(["longer than twelve bytes", "b", None] * 20, pa.string_view()),
+        }
+    )
     path = tmp_path / "x.arrow"
-    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(path, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=packing)
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(path, table.schema, options=options) as writer:
         writer.write_table(table, max_chunksize=30)
-    done = subprocess.run([sys.executable, "-c", READ, str(path), *sys.path], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path), str(many), *sys.path], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_name_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrow"
+    table = pa.table({"user": [1], "item": [2], "other": [3]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"other", b"oth\xff\xff"))
+    with pytest.raises(InputError, match="it is damaged"):
+        DuckDBEngine().check(task(path))

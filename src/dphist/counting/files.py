@@ -295,12 +295,15 @@ def parquet_header(path: str) -> tuple[Any, ...]:
     """Names and Arrow types of the columns."""
     import pyarrow.parquet as pq
 
-    schema = attempt(lambda: pq.read_schema(path), f"the file {path!r}")
-    for field in schema:
-        if str(field.type).startswith("decimal256"):
+    def read() -> tuple[Any, ...]:
+        return tuple((field.name, str(field.type)) for field in pq.read_schema(path))
+
+    columns = attempt(read, f"the file {path!r}")
+    for name, kind in columns:
+        if kind.startswith("decimal256"):
             # DuckDB would read floats, and merge values that differ in their last digits.
-            raise InputError(f"the column {field.name!r} of {path!r} has decimals of more than 38 digits")
-    return tuple((field.name, str(field.type)) for field in schema)
+            raise InputError(f"the column {name!r} of {path!r} has decimals of more than 38 digits")
+    return columns
 
 
 def arrow_source(what: str, files: list[str]) -> ArrowSource:
@@ -309,7 +312,9 @@ def arrow_source(what: str, files: list[str]) -> ArrowSource:
 
     def schema_of(path: str) -> Any:
         with pa.OSFile(path) as file:
-            return open_arrow(file).schema
+            schema = open_arrow(file).schema
+            list(schema.names)  # an error if a name is not UTF-8
+            return schema
 
     schemas = {path: attempt(partial(schema_of, path), f"the file {path!r}") for path in files}
 
