@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from dphist.counting.task import Resources, Value
+from dphist.counting.task import Column, Resources, Value
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
@@ -132,10 +132,17 @@ def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path)
 def test_csv_values_are_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(
-        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a\nb",6\r\n7,#7,7\r\n8,NULL,8\r\n'
+        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a""b",6\r\n7,#7,7\r\n8,NULL,8\r\n'
     )
-    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, "a\nb": 1, "#7": 1, "NULL": 1}
+    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, 'a"b': 1, "#7": 1, "NULL": 1}
     assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
+
+
+@EMBEDDED
+def test_quoted_csv_values_may_have_line_breaks(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'user,item\r\n1,"a\nb"\r\n2,"a\nb"\r\n3,"\r\n"\r\n')
+    assert histogram(engine, task(path)) == {"a\nb": 2, "\r\n": 1}
 
 
 @QUICK_ON_DUCKDB
@@ -343,11 +350,50 @@ def test_a_view_of_a_duckdb_input_reads_no_other_file(engine: Factory, tmp_path:
             histogram(engine, task(path, **more))
 
 
+SHOWS_SETTINGS = [
+    "current_setting('temp_directory')", "\"current_setting\" ('memory_limit')",
+    "current_SETTING('secret_directory')",
+    "(SELECT max(value) FROM duckdb_settings() WHERE name = 'temp_directory')",
+    "(SELECT max(path) FROM duckdb_databases())", "(SELECT max(file) FROM pragma_database_list)",
+    "(SELECT max(setting) FROM pg_settings)", "(SELECT max(setting) FROM pg_catalog.pg_settings)",
+    "(SELECT max(x) FROM query('SELECT current_' || 'setting(''temp_directory'') AS x'))",
+    "(SELECT max(COLUMNS(*)) FROM json_execute_serialized_sql(json_serialize_sql('SELECT current_' || "
+    "'setting(''temp_directory'')')))",
+]  # fmt: skip
+
+
+@EMBEDDED
+@pytest.mark.parametrize("shown", SHOWS_SETTINGS)
+def test_a_view_of_a_duckdb_input_shows_no_settings(engine: Factory, tmp_path: Path, shown: str) -> None:
+    path = tmp_path / "x.duckdb"
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.execute('CREATE TABLE plain ("user" INT, item VARCHAR, pg_x INT, duckdb_y INT)')
+        connection.execute("INSERT INTO plain VALUES (1, 'a', 2, 3)")
+        connection.execute(f"CREATE MACRO shown() AS {shown}")
+        connection.execute('CREATE VIEW v AS SELECT "user", item || shown() AS item FROM plain')
+        if "SELECT" not in shown:
+            connection.execute('CREATE TABLE g ("user" INT, item VARCHAR GENERATED ALWAYS AS (shown()))')
+            connection.execute("INSERT INTO g VALUES (1)")
+    for more in (
+        {"table": "v"},
+        {"query": "FROM v"},
+        {"query": 'SELECT 1 AS "user", shown() AS item'},
+        {"table": "g"},
+    ):
+        if more != {"table": "g"} or "SELECT" not in shown:
+            with pytest.raises(InputError, match="which may show settings of this machine: it is not allowed"):
+                engine(Resources()).check(task(path, **more))
+    assert histogram(engine, task(path, table="plain")) == {"a": 1}
+
+
 MACROS = [
     "least(a, b) AS a", "greatest(a, b) AS a", "strlen(a) AS 0", "hash(a) AS 0", "count(a) AS 7",
     "floor(a) AS 1e9",
     "isnan(a) AS false", "regexp_matches(a, b) AS true", "decode(a) AS 'x'", "encode(a) AS a", "lower(a) AS 'x'",
-    "coalesce(a, b) AS 5", "sum(a) AS 1000000", "row_number() AS 1",
+    "coalesce(a, b) AS 5", "sum(a) AS 1000000", "row_number() AS 1", "md5(a) AS 'x'", "count_star() AS 7",
+    '"+"(a, b) AS 5', '"~~"(a, b) AS true', '"||"(a, b) AS a', "replace(a, b, c) AS 'x'",
+    "range(a) AS TABLE SELECT 5",
+    "read_csv(a) AS TABLE SELECT 5", "unnest(a) AS TABLE SELECT 5",
 ]  # fmt: skip
 
 
@@ -363,12 +409,35 @@ def test_macros_types_and_tables_of_a_duckdb_input_do_not_replace_ours(engine: F
             for macro in macros:
                 with contextlib.suppress(duckdb.Error):  # some names are syntax
                     connection.execute(f"CREATE MACRO {macro}")
+            for kind in ("VARCHAR", "DOUBLE", "BIGINT", "HUGEINT", "ubigint") if macros else ():
+                with contextlib.suppress(duckdb.Error):
+                    connection.execute(f"CREATE TYPE {kind} AS ENUM ('x')")
             for name in ("dphist_events", "dphist_listed", "dphist_counts", "dphist_pairs") if macros else ():
                 connection.execute(f"CREATE TABLE {name} AS SELECT 5 AS p0, 5 AS k0, true AS matched")
         rows = task(
-            path, query='SELECT "user", item, price FROM e', where="lower(item) <> 'i3'", max_items_per_user=2,
+            path, table="e", where="lower(item) <> 'i3' AND item NOT LIKE 'I2%'", max_items_per_user=2,
             values=(Value("price", Fraction(0), Fraction(1)),),
         )  # fmt: skip
         found.append([sorted(rows_of(engine, rows)), histogram(engine, replace(rows, values=(), rank=1))])
+        computed = (
+            Column("x", "CAST(greatest(least(price + 1, 5), 2) AS BIGINT)"),
+            Column("y", "md5(replace(item, 'I', ''))"),
+        )
+        found[-1].append(histogram(engine, replace(rows, events=replace(rows.events, items=computed), values=())))
     assert found[0] == found[1]
-    assert found[0][0]
+    assert all(found[0])
+
+
+@EMBEDDED
+@pytest.mark.parametrize("made", ["least(a, b) AS a", '"+"(a, b) AS a', "range(a) AS TABLE SELECT 1"])
+def test_a_query_uses_no_replacements_of_functions(engine: Factory, tmp_path: Path, made: str) -> None:
+    path = tmp_path / "x.duckdb"
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.execute("CREATE TABLE e AS SELECT 1 AS \"user\", 'a' AS item")
+        connection.execute("CREATE MACRO my_own(a) AS a")
+    assert histogram(engine, task(path, query='SELECT "user", my_own(item) AS item FROM e')) == {"a": 1}
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.execute(f"CREATE MACRO {made}")
+    with pytest.raises(InputError, match="has macros that replace functions of DuckDB"):
+        engine(Resources()).check(task(path, query="FROM e"))
+    assert histogram(engine, task(path)) == {"a": 1}

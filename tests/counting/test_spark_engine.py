@@ -316,8 +316,11 @@ CSV_ROWS = [
     b"23,-,z",
     b'24,a,"z\n"',
 ]
-# Accepted only in files whose quoted values have no line breaks.
-MISPLACED = [b'5,a"5,z', b'21,"x21" ,z']  # fmt: skip
+# Refused by Spark, which reads each line by itself.
+REFUSED = [
+    b'5,a"5,z', b'7,"a\r\n7",z', b'8,"a\n8",z', b'21,"x21" ,z', b'24,a,"z\n"', b'25,"a\r25",z', b'26,"a,z',
+    b'27,a,"z', b'28,""a",z', b'29,"a"x,z', b'30, "a",z', b'31,"x\n4,forged,z\n",z',
+]  # fmt: skip
 OTHER_CSV: dict[bytes, dict[str, int]] = {
     b"1,a,z,more": {}, b"1,'a,b',z": {}, b"1,\xef\xbf\xbd,z": {},
 }  # fmt: skip
@@ -345,15 +348,37 @@ OTHER_JSON = {
 @pytest.mark.parametrize("end", [pytest.param(b"\n", marks=pytest.mark.slow), b"\r\n"])
 def test_csv_rows_match_the_embedded_engine(engine: Factory, tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "x.csv"
-    correct = [row for row in CSV_ROWS if row not in MISPLACED]
-    lines = [row for row in CSV_ROWS if b"\n" not in row]
-    # Line endings may differ from that of the header.
-    for rest, rows in ((b"\n", correct), (end, correct), (b"\n", lines), (end, lines)):
+    rows = [row for row in CSV_ROWS if row not in REFUSED]
+    for rest in (b"\n", b"\r", end):  # line endings may differ from that of the header
         path.write_bytes(b"user,item,more" + end + b"".join(row + rest for row in rows))
         found = histogram(engine, task(path, null_items=True))
         assert found == histogram(DuckDBEngine, task(path, null_items=True))
         assert len(found) > 12
     assert histogram(engine, task(path, items="more")) == histogram(DuckDBEngine, task(path, items="more"))
+
+
+@ON_SPARK_ALONE
+def test_a_csv_line_does_not_change_others(engine: Factory, tmp_path: Path) -> None:
+    """Neither here nor in a remote file, which only Spark reads."""
+    path = tmp_path / "x.csv"
+    others = b'1s,tea,z\n2s,"tea",z\n3s,tea,"z"\n4s,tea,z\n'
+    for row in REFUSED:
+        path.write_bytes(b"user,item,more\n" + row + b"\n" + others)
+        for source in (path, f"file://{path}") if row in REFUSED[:3] else (path,):
+            with pytest.raises(
+                InputError, match="it has quotes that are misplaced, a line break in a quoted value"
+            ):
+                histogram(engine, task(source))
+    rows = [
+        b"5,x,z\r", b"," * 50_000, b"6," + b"x" * 3_000_000, b'7,"' + b'""' * 100_000 + b'",z', b"\0\xff",
+        b"\n" * 9, b'","","\r","\rxyz\n',
+    ]  # fmt: skip
+    path.write_bytes(b"user,item,more\n" + b"\n".join(rows) + b"\n" + others)
+    for source in (path, f"file://{path}"):
+        assert histogram(engine, task(source))["tea"] == 4
+    path.write_bytes(b"user,item,more\n" + b"," * 300_000 + b"\n" + others)
+    with pytest.raises(InputError, match="or a line of more than 262,144 fields"):
+        histogram(engine, task(path))
 
 
 @ON_SPARK_ALONE

@@ -9,8 +9,9 @@ cannot do this: it infers types from the first rows, and fails on a later row of
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -27,6 +28,14 @@ from dphist.errors import InputError, postgres_driver
 VECTOR: Final = 2048
 NO_OTHER_FILES: Final = (
     "{what} cannot be read: it is damaged, or has a view that fails or reads other files, which is not allowed"
+)
+# Functions and tables that show settings and paths of this machine, and functions that run a text as SQL, in which
+# these names may be put together.
+COMPUTED: Final = "GENERATED ALWAYS AS"
+_SYSTEM: Final = re.compile(
+    r"\b(current_setting|getvariable|which_secret|query|query_table|json_execute_serialized_sql)\"?\s*\("
+    r"|\b(duckdb_\w+|pragma_\w+|pg_catalog|pg_settings|pg_prepared_statements)\b",
+    re.IGNORECASE,
 )
 
 
@@ -82,22 +91,35 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
 
     query = events.query
     with open_reader() as reader:
+        definitions = reader.execute(
+            f"SELECT sql FROM duckdb_views() WHERE database_name = {text(label)} AND NOT internal UNION ALL "
+            f"SELECT macro_definition FROM duckdb_functions() WHERE database_name = {text(label)} UNION ALL "
+            f"SELECT sql FROM duckdb_tables() WHERE database_name = {text(label)} AND sql LIKE '%{COMPUTED}%'"
+        ).fetchall()
         if query is not None:
             statements = bind_query(lambda: reader.extract_statements(query), query)
             if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
                 raise InputError(f"the query {query!r} is not a single SELECT")
+            refuse_replacements(reader, what)
             relation, before = subquery(query), f"USE {name(label)}"
             reader.execute(before)
             columns = bind_query(lambda: describe(reader, relation), query)
         else:
-            rows = reader.execute(
-                "SELECT schema_name, table_name FROM duckdb_tables() "
-                f"WHERE database_name = {text(label)} UNION ALL "
-                "SELECT schema_name, view_name FROM duckdb_views() "
-                f"WHERE database_name = {text(label)} AND NOT internal"
-            ).fetchall()
-            schema, table = choose_table(events, what, sorted((str(a), str(b)) for a, b in rows))
+            tables = {
+                (str(schema), str(table)): sql
+                for schema, table, sql in reader.execute(
+                    "SELECT schema_name, table_name, sql FROM duckdb_tables() "
+                    f"WHERE database_name = {text(label)} UNION ALL "
+                    "SELECT schema_name, view_name, NULL FROM duckdb_views() "
+                    f"WHERE database_name = {text(label)} AND NOT internal"
+                ).fetchall()
+            }
+            schema, table = choose_table(events, what, sorted(tables))
+            if COMPUTED not in (tables[schema, table] or COMPUTED):
+                definitions = []  # a table without computed columns uses no view and no macro
             relation, before = f"{name(label)}.{name(schema)}.{name(table)}", "USE memory"
+        refuse_system(what, definitions)
+        if query is None:
             columns = attempt(lambda: describe(reader, relation), what, NO_OTHER_FILES)
 
     def select(reader: Any, wanted: list[str], rows: str = "") -> Any:
@@ -120,6 +142,30 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
     names = [column for column, _ in columns]
     source = ArrowSource(what, names, schema_of, data, NO_OTHER_FILES).as_source(connection, label, probe)
     return replace(source, open=lambda wanted: replace(source.open(wanted), readers=readers))
+
+
+def refuse_system(what: str, definitions: Sequence[tuple[str | None]]) -> None:
+    """Raise `InputError` if a view, a macro or a computed column can release settings or paths of this machine."""
+    found = next(filter(None, (_SYSTEM.search(sql or "") for (sql,) in definitions)), None)
+    if found is not None:
+        raise InputError(
+            f"{what} has a view, macro or column that uses {found[0].rstrip('( ')!r}, which may show settings of "
+            "this machine: it is not allowed"
+        )
+
+
+def refuse_replacements(reader: Any, what: str) -> None:
+    """Raise `InputError` if a query would use macros of the database instead of DuckDB's functions."""
+    rows = reader.execute(
+        "SELECT lower(function_name) AS own FROM duckdb_functions() GROUP BY own "
+        "HAVING bool_or(internal) AND NOT bool_and(internal) ORDER BY own"
+    ).fetchall()
+    if rows:
+        names = name_list([str(row[0]) for row in rows])
+        raise InputError(
+            f"{what} has macros that replace functions of DuckDB ({names}), which --query would use: give "
+            "--table, or remove them"
+        )
 
 
 def subquery(query: str) -> str:

@@ -26,10 +26,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource
-from dphist.counting.quotes import BUFFER, check_quotes
+from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
 from dphist.counting.task import FORMATS
-from dphist.counting.workspace import attempt, header_names, name_list, private_folder
+from dphist.counting.workspace import attempt, header_names, name_list, open_text, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
 
@@ -295,12 +295,15 @@ def parquet_header(path: str) -> tuple[Any, ...]:
     """Names and Arrow types of the columns."""
     import pyarrow.parquet as pq
 
-    schema = attempt(lambda: pq.read_schema(path), f"the file {path!r}")
-    for field in schema:
-        if str(field.type).startswith("decimal256"):
+    def read() -> tuple[Any, ...]:
+        return tuple((field.name, str(field.type)) for field in pq.read_schema(path))
+
+    columns = attempt(read, f"the file {path!r}")
+    for name, kind in columns:
+        if kind.startswith("decimal256"):
             # DuckDB would read floats, and merge values that differ in their last digits.
-            raise InputError(f"the column {field.name!r} of {path!r} has decimals of more than 38 digits")
-    return tuple((field.name, str(field.type)) for field in schema)
+            raise InputError(f"the column {name!r} of {path!r} has decimals of more than 38 digits")
+    return columns
 
 
 def arrow_source(what: str, files: list[str]) -> ArrowSource:
@@ -309,7 +312,9 @@ def arrow_source(what: str, files: list[str]) -> ArrowSource:
 
     def schema_of(path: str) -> Any:
         with pa.OSFile(path) as file:
-            return open_arrow(file).schema
+            schema = open_arrow(file).schema
+            list(schema.names)  # an error if a name is not UTF-8
+            return schema
 
     schemas = {path: attempt(partial(schema_of, path), f"the file {path!r}") for path in files}
 
@@ -374,7 +379,7 @@ def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
 # after it. With this setting all three end a line. The sizes are those that `check_quotes` relies on.
 ROWS: Final = (
     "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false, new_line='\\n', "
-    f"max_line_size=2097152, buffer_size={BUFFER}"
+    f"max_line_size={SKIPPED}, buffer_size={BUFFER}"
 )
 # Not parallel: readers that begin in the middle guess whether they are within quotes, so one user's text with a
 # line break there could remove or invent rows of others.
@@ -391,19 +396,12 @@ def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
     return f"read_csv({path_list(files)}, columns={{{columns}}}, {options})"
 
 
-def csv_headers(files: list[str], kind: str, what: str, *, line_feed: bool = False) -> tuple[str, dict[str, Any]]:
-    """The delimiter of CSV files, and the column names of each file that is not empty.
-
-    With `line_feed`, lines that end with a carriage return alone are an error.
-    """
+def csv_headers(files: list[str], kind: str, what: str) -> tuple[str, dict[str, Any]]:
+    """The delimiter of CSV files, and the column names of each file that is not empty."""
     lines = {}
     for path in files:
         if file_head(path, 1):
             lines[path] = attempt(partial(first_line, path), f"the file {path!r}")
-            if line_feed and lines[path].endswith("\r"):
-                raise InputError(
-                    f"the lines of the file {path!r} end with a carriage return alone: use the engine duckdb"
-                )
     if not lines:
         raise InputError(f"{what} is empty (no header row)")
     # The delimiter that is most frequent in the first header line, outside quotes.
@@ -414,9 +412,7 @@ def csv_headers(files: list[str], kind: str, what: str, *, line_feed: bool = Fal
 
 def first_line(path: str) -> str:
     """The first line of a file, compressed or not, with invalid UTF-8 as surrogates."""
-    import pyarrow as pa
-
-    with io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="") as lines:
+    with io.TextIOWrapper(open_text(path), "utf-8-sig", "surrogateescape", newline="") as lines:
         line = lines.readline(LONGEST_HEADER + 1)
     if len(line) > LONGEST_HEADER:
         raise InputError(f"the header line of the file {path!r} is longer than {LONGEST_HEADER >> 20} MB")
@@ -452,7 +448,8 @@ def json_source(connection: Any, what: str, files: list[str], kind: str) -> Sour
         relation, line = f"read_json_objects({path_list(files)}, format='array', {HIVE})", "json"
     else:
         relation = f"read_csv({path_list(files)}, {LINES})"
-        line = f"CASE WHEN json_valid({LINE}) THEN {LINE} END"
+        # DuckDB counts the empty lines before a line, 2048 at most, towards the length from which it skips lines.
+        line = f"CASE WHEN strlen({LINE}) <= {SKIPPED - EMPTY} AND json_valid({LINE}) THEN {LINE} END"
     folder_keys = [column for column, _ in attempt(partial(describe, connection, relation), what)[1:]]
 
     def open_keys(wanted: list[str]) -> Opened:
@@ -471,10 +468,9 @@ def json_source(connection: Any, what: str, files: list[str], kind: str) -> Sour
 
 def json_starts(files: Sequence[str]) -> list[bytes]:
     """The first byte of each file that is not white space; an error for a byte order mark."""
-    import pyarrow as pa
 
     def start_of(path: str) -> bytes:
-        with pa.input_stream(path) as stream:
+        with open_text(path) as stream:
             while block := stream.read(4096):
                 if start := bytes(block).lstrip(b" \t\r\n"):
                     if start.startswith(b"\xef\xbb\xbf"):

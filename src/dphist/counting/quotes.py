@@ -1,12 +1,15 @@
 """Refuse CSV files whose rows cannot be told apart.
 
-A quote that is not closed makes a reader swallow the rows of others, and DuckDB loses the rest of a file after a
-quoted row that does not fit in its buffer. A file is read only if no row of it can do this:
+A quote that is not closed makes a reader swallow the rows of others. DuckDB loses the rest of a file after a
+quoted row that does not fit in its buffer, and counts empty lines towards the length of the row after them, which
+it skips if that is too long. A file is read only if no row of it can do this:
 
 - the quotes are as in RFC 4180: around whole fields, doubled inside them. A row with an odd number of quotes is
   always found, because all other rows have an even number;
 - or no quoted field has a line break. Quotes inside unquoted fields and spaces after quotes then affect no other
-  line.
+  line;
+- no row with quotes is longer than `LONGEST_ROW`;
+- empty lines in succession are shorter than `EMPTY`, and no row is so close to `SKIPPED` that they would matter.
 
 Guarantee: rows of an accepted file are read independently of each other.
 """
@@ -20,19 +23,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from dphist.counting.workspace import attempt
+from dphist.counting.workspace import attempt, open_text
 from dphist.errors import InputError
 
-# DuckDB skips lines of more than 2 MB. It does so reliably up to the size of its buffer, of which this is half.
+# DuckDB skips longer rows. It does so reliably up to the size of its buffer, of which `LONGEST_ROW` is half.
+SKIPPED: Final = 2 << 20
 LONGEST_ROW: Final = 16 << 20
 BUFFER: Final = 2 * LONGEST_ROW
-BLOCK: Final = 4 << 20
+EMPTY: Final = 1 << 16
+# Smaller than a row that DuckDB skips, so that each such row begins before the block in which it ends.
+BLOCK: Final = 1 << 20
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
+BREAKS: Final = b"\n\r"
 UNREADABLE: Final = (
     "the file {path!r} cannot be read: {reason}, so its rows cannot be told apart; write it with a CSV library, "
     "or as Parquet"
 )
 LONG: Final = f"a row with quotes is longer than {LONGEST_ROW >> 20} MB"
+CLOSE: Final = f"a row has nearly the {SKIPPED >> 20} MB from which rows are skipped"
+GAP: Final = f"it has {EMPTY >> 11} KB of empty lines or more in succession"
 WRONG: Final = "it has quotes that are misplaced or not closed"
 
 
@@ -48,30 +57,44 @@ def check_quotes(files: Sequence[str], delimiter: str) -> None:
 
 
 def check_file(path: str, check: Callable[[Iterator[bytes], bytes], bool], delimiter: str) -> bool:
-    import pyarrow as pa
-
-    with pa.input_stream(path) as stream:
+    with open_text(path) as stream:
         try:
             return check(read_blocks(stream), delimiter.encode())
-        except LongRow:
-            pass
-    raise InputError(UNREADABLE.format(path=path, reason=LONG))
+        except Mixed as found:
+            reason = str(found)
+    raise InputError(UNREADABLE.format(path=path, reason=reason))
 
 
-class LongRow(Exception):
-    pass
+class Mixed(Exception):
+    """Why a row could change how others are read."""
 
 
 def read_blocks(stream: Any) -> Iterator[bytes]:
-    """The text in blocks, without a byte order mark."""
+    """The text in blocks, without a byte order mark. Raises `Mixed` for too many empty lines."""
     block = stream.read(BLOCK).removeprefix(b"\xef\xbb\xbf")
+    before = b""
     while block:
+        before = (before + block)[-len(block) - EMPTY :]
+        # Any run of `EMPTY` line breaks covers one of these windows.
+        half = EMPTY // 2
+        for start in range(0, len(before) - half + 1, half):
+            if before[start] in BREAKS and not before[start : start + half].strip(BREAKS):
+                raise Mixed(GAP)
         yield block
+        before = before[-EMPTY:]
         block = stream.read(BLOCK)
 
 
+def check_length(row: int, quoted: bool) -> None:
+    """Raise `Mixed` for a row of this length that could change how others are read."""
+    if row > LONGEST_ROW and quoted:
+        raise Mixed(LONG)
+    if SKIPPED - EMPTY < row < SKIPPED + len(b"\r\n\r\n"):
+        raise Mixed(CLOSE)
+
+
 def has_strict_quotes(blocks: Iterator[bytes], delimiter: bytes) -> bool:
-    """Whether all quotes are as in RFC 4180. Raises `LongRow`."""
+    """Whether all quotes are as in RFC 4180. Raises `Mixed`."""
     outside = np.zeros(256, dtype=bool)
     outside[[QUOTE, LINE_FEED, RETURN, *delimiter]] = True
     before = b"\n"  # the last byte of the block before
@@ -99,12 +122,13 @@ def has_strict_quotes(blocks: Iterator[bytes], delimiter: bytes) -> bool:
             first, last = ends
             row += first
             quoted = quoted or is_open or bool(len(found) and found[0] - 1 < first)
-        if row > LONGEST_ROW and quoted:
-            raise LongRow
+        if row > LONGEST_ROW or ends is not None:
+            check_length(row, quoted)
         if ends is not None:
             row, quoted = len(block) - last, bool(len(found) and found[-1] - 1 > last)
         is_open ^= bool(len(found) % 2)
         before = block[-1:]
+    check_length(row, quoted)
     return not is_open
 
 
@@ -120,7 +144,10 @@ def row_ends(block: bytes, quotes: Any, is_open: bool) -> tuple[int, int] | None
 
 
 def has_quotes_within_lines(blocks: Iterator[bytes], delimiter: bytes) -> bool:
-    """Whether each line can be read by itself, with quotes inside unquoted fields and spaces after quotes."""
+    """Whether each line can be read by itself, with quotes inside unquoted fields and spaces after quotes.
+
+    Raises `Mixed`.
+    """
     other = re.escape(delimiter)
     # DuckDB takes a quote after spaces as the first character of a field.
     field = rb'(?:"[^"\r\n]*+(?:""[^"\r\n]*+)*+" *+| *+(?:[^" %b\r\n][^%b\r\n]*+)?+)' % (other, other)
@@ -128,12 +155,14 @@ def has_quotes_within_lines(blocks: Iterator[bytes], delimiter: bytes) -> bool:
     rest = b""
     for block in blocks:
         whole = rest + block
-        end = max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
-        if len(whole) - end > LONGEST_ROW:
-            raise LongRow
+        ends = row_ends(whole, (), False)
+        if ends is not None or len(whole) > LONGEST_ROW:
+            check_length(len(whole) if ends is None else ends[0], True)
+        end = 0 if ends is None else ends[1] + 1
         if not lines_match(whole[:end], line):
             return False
         rest = whole[end:]
+    check_length(len(rest), True)
     return lines_match(rest, line)
 
 

@@ -4,8 +4,9 @@ A path that exists here is a local file, which every executor must see under the
 other path or address. Only the embedded engine reads Arrow files, databases and JSON arrays.
 
 CSV and JSON values are text, as in the embedded engine (see `files`), with these differences. CSV: rows with the
-character U+FFFD are dropped, because Spark replaces invalid UTF-8 by it; so are rows with too many fields;
-misplaced quotes are read differently; remote files are delimited by commas or tabs. JSON: numbers with a fraction
+character U+FFFD are dropped, because Spark replaces invalid UTF-8 by it; so are rows with too many fields; a file
+with misplaced quotes, or with line breaks in quoted values, is refused; remote files are delimited by commas or
+tabs. JSON: numbers with a fraction
 or an exponent are written as Java writes them (1.5E7, or Infinity if too large); half of a surrogate pair is a
 question mark; the last value of a repeated key counts; a trailing comma makes a line invalid; a second object on a
 line is ignored.
@@ -43,7 +44,6 @@ from dphist.counting.files import (
     parquet_header,
 )
 from dphist.counting.frames import frame_source
-from dphist.counting.quotes import check_quotes
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, boolean_as_text, not_a_user, not_summable, require_columns
 from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
@@ -69,12 +69,14 @@ TO_JSON: Final = {
 }  # fmt: skip
 
 UNKNOWN: Final = "{what} cannot be read: it is damaged, or has a column of a type that Spark does not support"
-# One task reads a whole file: parts that begin in the middle would have to guess whether they are within quotes.
-# A carriage return before the line feed is removed later.
+# Each line is read by itself, so that it cannot change how others are read. Spark fails on lines with more fields
+# than `FIELDS`.
+FIELDS: Final = 1 << 18
 CSV: Final = {
-    "quote": '"', "escape": '"', "multiLine": "true", "mode": "DROPMALFORMED", "inferSchema": "false",
+    "quote": '"', "escape": '"', "multiLine": "false", "maxColumns": str(FIELDS),
+    "mode": "DROPMALFORMED", "inferSchema": "false",
     "nullValue": "", "emptyValue": "", "encoding": "UTF-8", "comment": "", "maxCharsPerColumn": "-1",
-    "unescapedQuoteHandling": "STOP_AT_DELIMITER", "header": "true", "lineSep": "\n",
+    "unescapedQuoteHandling": "STOP_AT_DELIMITER", "header": "true",
 }  # fmt: skip
 NOT_UTF8: Final = "\ufffd"
 FROM_JSON: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
@@ -174,7 +176,7 @@ def find_source(session: Any, events: Events, probe: bool) -> SparkSource:
     if from_database:
         raise not_a_database(events, "files")
     if remote:
-        return remote_source(session, remote, kind, what)
+        return remote_source(session, remote, kind, what, probe)
     if kind == "parquet":
         return parquet_source(session, paths, what)
     if kind in ("json", "jsonl"):
@@ -285,9 +287,9 @@ def parquet_column(column: Any, arrow: str) -> Any:
 
 
 def csv_source(session: Any, files: list[str], kind: str, what: str, probe: bool) -> SparkSource:
-    delimiter, headers = csv_headers(files, kind, what, line_feed=True)
+    delimiter, headers = csv_headers(files, kind, what)
     if not probe:
-        check_quotes([*headers], delimiter)
+        check_lines(session, [local_address(path) for path in headers], delimiter, what)
 
     def read(header: tuple[str, ...], paths: list[str]) -> Any:
         # Columns are numbered: names may be odd, or differ in case only.
@@ -296,18 +298,36 @@ def csv_source(session: Any, files: list[str], kind: str, what: str, probe: bool
         options = {**CSV, **folder_option(paths, [*header, *fields]), "sep": delimiter}
         frame = session.read.options(**options).schema(schema).csv([local_address(path) for path in paths])
         names = [*header, *frame.columns[len(header) :]]
-        return paths[0], csv_cells(frame, len(header)), names, ["VARCHAR"] * len(names)
+        return paths[0], frame, names, ["VARCHAR"] * len(names)
 
     groups = [attempt(partial(read, header, paths), what) for header, paths in files_by_header(headers).items()]
     union = union_source(what, groups)
     return replace(union, select=lambda wanted: valid_rows(union.select(wanted)))
 
 
-def csv_cells(frame: Any, fields: int) -> Any:
-    """The frame without the carriage return at the end of a line's last field."""
-    rows = frame.toDF(*(f"n{k}" for k in range(len(frame.columns))))
-    last = f"n{fields - 1}"
-    return rows.withColumn(last, sql.regexp_replace(rows[last], r"\r+\z", ""))
+def check_lines(session: Any, paths: Sequence[str], delimiter: str, what: str) -> None:
+    """Raise `InputError` unless the quotes of each line are as in RFC 4180: each line is then one row.
+
+    A line of a quoted value with line breaks could be taken for a row of another user.
+    """
+    line = sql.col("value")
+    # Those with even places are outside quotes; an empty one is the middle of a doubled quote.
+    parts = sql.split(line, sql.lit('"'), -1)
+    count = sql.size(parts)
+
+    def is_misplaced(part: Column, place: Column) -> Column:
+        before = (place == 0) | sql.startswith(part, sql.lit(delimiter))
+        after = (place == count - 1) | sql.endswith(part, sql.lit(delimiter))
+        return (place % 2 == 0) & (part != "") & ~(before & after)
+
+    fields = sql.length(line) - sql.length(sql.replace(line, sql.lit(delimiter), sql.lit("")))
+    wrong = (count % 2 == 0) | (sql.size(sql.filter(parts, is_misplaced)) > 0) | (fields >= FIELDS)
+    lines = attempt(lambda: session.read.text([*paths]).where(wrong).isEmpty(), what, UNKNOWN)
+    if not lines:
+        raise InputError(
+            f"{what} cannot be read by Spark: it has quotes that are misplaced, a line break in a quoted value, "
+            f"or a line of more than {FIELDS:,} fields; use the engine duckdb, or Parquet"
+        )
 
 
 def valid_rows(rows: Any) -> Any:
@@ -377,7 +397,7 @@ def remote_format(paths: list[str], file_format: str | None) -> str:
     return format_of(paths[0].rstrip("/"))
 
 
-def remote_source(session: Any, paths: list[str], kind: str, what: str) -> SparkSource:
+def remote_source(session: Any, paths: list[str], kind: str, what: str, probe: bool) -> SparkSource:
     """Remote files. Spark checks that CSV files have equal headers, and merges Parquet schemas."""
 
     def read() -> SparkSource:
@@ -388,12 +408,16 @@ def remote_source(session: Any, paths: list[str], kind: str, what: str) -> Spark
             return lines_source(session.read.text(paths), what)
         delimiter = "\t" if kind == "tsv" else ","
         frame = session.read.options(**CSV, sep=delimiter, enforceSchema="false").csv(paths)
-        names = header_names([name.removesuffix("\r") for name in frame.columns])
-        select = columns_of(csv_cells(frame, len(names)), names)
+        names = header_names(frame.columns)
+        if not probe:
+            check_lines(session, paths, delimiter, what)
+        select = columns_of(frame, names)
         return SparkSource(what, names, lambda wanted: valid_rows(select(wanted)))
 
     try:
         return read()
+    except InputError:
+        raise
     except Exception as error:
         message = str(error)
     if "PATH_NOT_FOUND" in message:

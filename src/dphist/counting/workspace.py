@@ -68,6 +68,14 @@ def about_sql(error: Exception | str) -> str:
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
+def open_text(path: str) -> Any:
+    """A stream of the bytes of a file, unpacked if DuckDB unpacks it, which also goes by the ending."""
+    import pyarrow as pa
+
+    ending = os.path.splitext(path.lower())[1]
+    return pa.input_stream(path, compression={".gz": "gzip", ".zst": "zstd"}.get(ending))
+
+
 def name_list(names: Sequence[str]) -> str:
     """At most 40 quoted names."""
     shown = ", ".join(map(repr, names[:_SHOWN]))
