@@ -203,7 +203,8 @@ class Frontier:
     points: tuple[tuple[float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        points = [{"total_noise": noise, "tau": tau} for noise, tau in self.points]
+        """The points are pairs of total noise and tau."""
+        points = [list(point) for point in self.points]
         return {"analysis": self.analysis, "least_noise": self.least_noise, "points": points}
 
 

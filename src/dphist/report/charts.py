@@ -62,7 +62,7 @@ _LOG_RATIO: Final = 25.0
 _SHOWN: Final = 10
 # Labels: characters per line, number of lines, height of a line.
 _LABEL_WIDTH: Final = 52
-_LABEL_LINES: Final = 12
+_LABEL_LINES: Final = 4
 _LINE: Final = 15
 # 0.5, 10k, 1M; and on logarithmic axes 1e-6.
 _TICKS: Final = "datum.value >= 1e3 ? format(datum.value, '~s') : format(datum.value, '.6~g')"

@@ -41,6 +41,9 @@ _ROWS: Final[dict[ReportFormat, int]] = {"html": 25, "markdown": 100, "text": 20
 # Bytes of rows in a page, so that it opens on a phone; the rest is only in the release.
 LARGEST: Final = 8_000_000
 _CELL: Final = 60
+# Items longer than this are cut: on the page they unfold, elsewhere the release has the whole text.
+LONGEST_ITEM: Final = 240
+CUT_ITEM: Final = 160
 _TITLES: Final = {
     "results": "Results",
     "meaning": "What it means for people in the data",
@@ -112,6 +115,9 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     """The report in one format. Markdown links to `figures`, the files of charts by their names."""
     described, summary = words.describe(facts), facts.summary
     names, rows = facts.rows.first(_ROWS[format])
+    if format != "html":
+        texts = len(facts.rows.items)
+        rows = [[*map(_cut_item, row[:texts]), *row[texts:]] for row in rows]
     skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
@@ -158,6 +164,10 @@ def _split(text: str) -> tuple[str, str]:
     """A text of the summary as a large headline and its explanation."""
     large, _, more = (text[:1].upper() + text[1:]).partition("; ")
     return large, more[:1].upper() + more[1:]
+
+
+def _cut_item(item: str) -> str:
+    return item if len(item) <= LONGEST_ITEM else f"{item[:CUT_ITEM]}… ({len(item):,} characters)"
 
 
 def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
@@ -247,6 +257,8 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
         style=_read("page.css"),
         script=_read("page.js"),
         digest=_digest,
+        longest=LONGEST_ITEM,
+        cut=CUT_ITEM,
         data=data,
         shown=shown,
         kinds=[column.kind for column in facts.rows.columns],
@@ -304,5 +316,5 @@ def _page_json(rows: Rows, shown: int) -> str:
             values = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
         columns.append({"name": column.name, "kind": column.kind, "digits": column.digits, **values})
     order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
-    data = {"rows": shown, "sorted": order, "columns": columns}
+    data = {"rows": shown, "sorted": order, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -20,6 +20,15 @@
   let order = Uint32Array.from({ length: total }, (_, i) => i);
   let matching = order, sorted = data.sorted, down = true, start = 0;
 
+  // A very long item is cut, and unfolds to the whole text.
+  const put_text = (td, letters) => {
+    if (letters.length <= data.longest) return void (td.textContent = letters.join(""));
+    const part = document.createElement("details"), summary = document.createElement("summary");
+    part.className = "item";
+    summary.textContent = letters.slice(0, data.cut).join("") + "…";
+    part.append(summary, letters.join(""));
+    td.append(part);
+  };
   const cell = (row, c) => {
     const td = document.createElement("td"), v = value(c, row), kind = columns[c].kind;
     td.className = kind;
@@ -29,7 +38,7 @@
       if (v === null || v === "") td.classList.add("missing");
       else if (v.length > 60) td.classList.add("long");
       td.dir = "auto";
-      td.textContent = shown(v);
+      put_text(td, [...shown(v)]);
     } else if (v !== null) {
       td.textContent = numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
     }
