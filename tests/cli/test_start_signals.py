@@ -22,6 +22,7 @@ from scheduling import crossed
 
 RUN = ["release", "events.parquet", *FLAGS, *BOOKED, "--id", "weekly-46", "--output", "out.csv"]
 NUMBERS = [signal.SIGTERM, signal.SIGINT]
+DEFAULT: list[Any] = [signal.SIG_DFL, signal.default_int_handler]
 
 
 def run(folder: Path, number: int, file: str, function: str, after: str, *words: str) -> Any:
@@ -88,13 +89,19 @@ def test_an_import_is_completed_before_the_signal_is_handled(
         "except BaseException as error:\n"
         "    again = type(error)\n"
     )
+    # Spark replaces the handler of interrupts in the process that starts it.
+    found = {each: signal.signal(each, handler) for each, handler in zip(NUMBERS, DEFAULT, strict=True)}
     before = {each: signal.getsignal(each) for each in NUMBERS}
     for name in ("imported_caller", "imported_outer", "imported_inner"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    caller = import_module("imported_caller")
+    try:
+        caller = import_module("imported_caller")
+        assert {each: signal.getsignal(each) for each in NUMBERS} == before
+    finally:
+        for each, handler in found.items():
+            signal.signal(each, handler)
     stop = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     assert (caller.ended, caller.again) == (stop, stop)
     assert sys.modules["imported_outer"].done
     assert sys.modules["imported_inner"].done
-    assert {each: signal.getsignal(each) for each in NUMBERS} == before
     assert sys.gettrace() is None

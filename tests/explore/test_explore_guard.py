@@ -240,7 +240,7 @@ def test_the_server_needs_its_extras_and_a_port(monkeypatch: pytest.MonkeyPatch)
         serve(port=taken.getsockname()[1], browser=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dphist.explore.app")
-    with pytest.raises(MissingExtra, match=r"pip install 'dphist\[web\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install starlette uvicorn altair vl-convert-python$"):
         import_module("dphist.explore.app")
 
 

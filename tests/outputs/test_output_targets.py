@@ -149,7 +149,7 @@ def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name)
 
     monkeypatch.setattr("dphist.errors.import_module", without)
-    with pytest.raises(MissingExtra, match=r"pip install 'dphist\[postgres\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install adbc-driver-manager adbc-driver-postgresql$"):
         check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)
 
 

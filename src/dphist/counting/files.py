@@ -299,10 +299,10 @@ def parquet_header(path: str) -> tuple[Any, ...]:
         return tuple((field.name, str(field.type)) for field in pq.read_schema(path))
 
     columns = attempt(read, f"the file {path!r}")
-    for name, kind in columns:
+    for column, kind in columns:
         if kind.startswith("decimal256"):
             # DuckDB would read floats, and merge values that differ in their last digits.
-            raise InputError(f"the column {name!r} of {path!r} has decimals of more than 38 digits")
+            raise InputError(f"the column {column!r} of {path!r} has decimals of more than 38 digits")
     return columns
 
 
@@ -352,11 +352,41 @@ def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> It
             reader = open_arrow(file, options)
             count = getattr(reader, "num_record_batches", None)
             for batch in reader if count is None else map(reader.get_batch, range(count)):
-                # A damaged file can give a batch whose use would crash the process.
-                batch.validate(full=True)
+                for column in batch.columns:
+                    # A damaged file can give a batch whose use would crash the process. Texts are checked as
+                    # bytes: one that is not UTF-8 is missing, and does not make the file unreadable.
+                    column.view(bytes_for_text(column.type)).validate(full=True)
                 columns = [batch.column(field.name).cast(field.type) for field in common]
                 rows = pa.RecordBatch.from_arrays(columns, schema=common)
                 yield from (rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH))
+
+
+def bytes_for_text(kind: Any) -> Any:
+    """An Arrow type of the same layout, with bytes instead of text."""
+    import pyarrow as pa
+
+    same = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}.get(str(kind))
+    if same is not None:
+        return getattr(pa, same)()
+    if isinstance(kind, pa.BaseExtensionType):
+        return bytes_for_text(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, bytes_for_text(kind.value_type), kind.ordered)
+    if pa.types.is_run_end_encoded(kind):
+        return pa.run_end_encoded(kind.run_end_type, bytes_for_text(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            *(inner.with_type(bytes_for_text(inner.type)) for inner in (kind.key_field, kind.item_field))
+        )
+    if not pa.types.is_nested(kind) or pa.types.is_union(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(bytes_for_text(inner.type)) for inner in kind])
+    inner = kind.value_field.with_type(bytes_for_text(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    # list_, large_list, list_view or large_list_view
+    return getattr(pa, {"list": "list_"}.get(start := str(kind).partition("<")[0], start))(inner)
 
 
 def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
