@@ -205,7 +205,49 @@ FAIL_ON_A_ROW = [
     "lpad(query, 2000000000, 'x')", "len(range(CAST(n AS BIGINT)))", "printf('%*d', CAST(n AS INT), 5)",
     "printf('%99999999d', CAST(n AS INT))", "format('{:{}}', 5, CAST(n AS INT))", "replace(query, 'e', query)",
     "list_transform([query], lambda x: x || query)", "error(query)",
+    "replace(query, 'e', '" + 99 * "x" + "')", "levenshtein(query, reverse(query))", "levenshtein('a', query)",
+    "replace(replace(query, 'e', 'xxxxxx'), 'x', 'eeeeee')", "printf('" + 60 * "%1$s" + "', query)",
+    "regexp_replace(query, '', '" + 20 * "x" + "', 'g')",
+    "array_to_string(string_split(query, ''), '" + 99 * "," + "')",
+    "bin(hex(bin(query)))", "concat_ws(" + 20 * "query, " + "query)",
 ]  # fmt: skip
+
+
+@WITHOUT_CLUSTER
+def test_no_value_longer_than_an_item_reaches_an_expression(engine: Factory) -> None:
+    longest = 8192 * "x"
+    texts = pa.table({"user": [1, 2, 3], "text": ["ab", longest, longest + "x"]})
+    assert histogram(engine, computed(texts, "n=length(text)")) == {2: 1, 8192: 1}
+    assert histogram(engine, computed(texts, "n=length(text)", null_items=True)) == {2: 1, 8192: 1, None: 1}
+    assert histogram(engine, task(texts, items="user", where="length(text) > 100")) == {2: 1}
+
+
+@EMBEDDED
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.binary(), pa.struct([("a", pa.string())])])
+def test_no_list_or_bytes_longer_than_an_item_reach_an_expression(engine: Factory, kind: pa.DataType) -> None:
+    wrap = (lambda text: text.encode()) if kind == pa.binary() else (lambda text: [text])
+    wrap = wrap if not pa.types.is_struct(kind) else (lambda text: {"a": text})
+    values = pa.table({"user": [1, 2], "v": pa.array([wrap("ab"), wrap(8193 * "x")], kind)})
+    assert histogram(engine, computed(values, "there=v IS NOT NULL")) == {True: 1, False: 1}
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "expression", ["range(10000000000)", "list_sum(range(10000000000))", "repeat('a', 10000000000)"]
+)
+def test_constants_are_not_computed_before_functions_are_refused(engine: Factory, expression: str) -> None:
+    # DuckDB would need 80 GB for them.
+    assert "is not supported" in refusal(engine, computed(rows(), f"q={expression}"))
+
+
+@EMBEDDED
+@pytest.mark.parametrize("expression", [
+    "true IN (query, INTERVAL 1 DAY)", "query = 'none' AND DATE '2020-01-01' IN (query, TIME '10:00')",
+    "CASE true WHEN query THEN 1 WHEN INTERVAL 1 DAY THEN 2 END",
+])  # fmt: skip
+def test_casts_that_fail_when_a_query_begins_are_found_by_the_check(engine: Factory, expression: str) -> None:
+    with pytest.raises(InputError, match="Unimplemented type for cast"):
+        engine(Resources()).check(computed(rows(), f"q={expression}"))
 
 
 @EMBEDDED

@@ -199,6 +199,9 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf{"user": 1}')
     with pytest.raises(InputError, match="byte order"):
         engine(Resources()).check(task(path))
+    path.write_bytes(b" " * (1 << 20) + b'{"user": 1}')
+    with pytest.raises(InputError, match="1 MB of white space"):
+        engine(Resources()).check(task(path))
 
 
 @QUICK_ON_DUCKDB

@@ -85,7 +85,7 @@ CONSTANTS = {
     "time_bucket": ["INTERVAL 1 DAY", "INTERVAL 1 MONTH", "INTERVAL 0 DAY", "INTERVAL -1 HOUR", "NULL"],
     "array_length": ["1", "2", "0"], "array_to_string": ["','", "''"], "lpad": ["0", "5", "-1"],
     "rpad": ["0", "5", "-1"], "printf": ["'%s'", "'%02d'", "'%d %s'"], "format": ["'{}'", "'{:>5}'", "'{:d}'"],
-    "replace": ["''", "'x'"], "regexp_replace": ["''", r"'\1x'", "'g'"],
+    "levenshtein": ["'abd'", "''"], "replace": ["''", "'x'"], "regexp_replace": ["''", r"'\1x'", "'g'"],
 }  # fmt: skip
 UNITS = [
     "'month'", "'week'", "'timezone'", "'nonsense'", "'year'", "'day'", "'hour'", "'minute'", "'second'",

@@ -3,7 +3,8 @@
 Each output row must be a function of one input row; otherwise one user could affect the rows of another. DuckDB's
 parser reads the SQL, and anything not known to use a single row is refused. Expressions are bound to column names
 and types before any row is read, and evaluated inside TRY: where one fails on a row (a text that is not a number)
-it is NULL, because an error would reveal that row.
+it is NULL, because an error would reveal that row. They see no value longer than `LONGEST_VALUE`, and make no much
+longer texts, so that no row takes much memory or time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dphist.counting.sql import Opened, Source, name, require_columns, text_column
-from dphist.counting.task import Column, Events
+from dphist.counting.sql import NESTED, Opened, Source, limit_length, name, require_columns, text_column
+from dphist.counting.task import LONGEST_VALUE, Column, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
 
 # TRY does not catch every error, so one row could fail a release. These functions, types and syntax nodes raise
-# only errors that it catches (`tests/counting/test_expression_functions.py` tries them all), and none makes a text
-# or a list much longer than its arguments, so one row cannot exhaust memory either.
+# only errors that it catches (`tests/counting/test_expression_functions.py` tries them all). None takes long or
+# makes a text or a list much longer than its arguments, so one row cannot exhaust memory either.
 _FORMS: Final = frozenset({
     "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
     "LAMBDA", "OPERATOR", "TYPE",
@@ -30,7 +31,7 @@ _FUNCTION_NAMES: Final = """
     + - * / // % ** ^ & | << >> ~ @ || ->> ~~ !~~ ~~* !~~* ~~~ ^@
     ascii base64 bin bit_length char_length character_length chr concat concat_ws contains
     decode encode ends_with format_bytes from_base64 from_hex hamming hash hex instr jaccard jaro_similarity
-    jaro_winkler_similarity lcase left left_grapheme len length length_grapheme levenshtein lower ltrim md5
+    jaro_winkler_similarity lcase left left_grapheme len length length_grapheme lower ltrim md5
     nfc_normalize octet_length ord parse_dirname parse_dirpath parse_filename parse_path position prefix
     regexp_escape regexp_extract regexp_extract_all regexp_full_match regexp_matches regexp_split_to_array reverse
     right right_grapheme rtrim sha1 sha256 split split_part starts_with str_split str_split_regex string_split
@@ -54,16 +55,28 @@ _FUNCTION_NAMES: Final = """
     json_extract_string json_keys json_object json_structure json_type json_valid json_value to_json
 """
 FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
-# Functions that can fail, or exhaust memory, because of these arguments or the types of the others: the arguments
-# must be constants, and the call is tried with sample values.
+# Functions that can fail, exhaust memory or take long because of these arguments or the types of the others: the
+# arguments must be constants, and the call is tried with sample values.
 CONSTANT_ARGUMENTS: Final = {
     "date_part": (0,), "datepart": (0,), "date_trunc": (0,), "datetrunc": (0,), "date_diff": (0,),
     "datediff": (0,), "date_sub": (0,), "datesub": (0,), "dayofweek": (), "dayofyear": (), "isodow": (),
     "isoyear": (), "week": (), "weekday": (), "weekofyear": (), "yearweek": (),
     "timezone": (0,), "time_bucket": (0, 2, 3), "array_length": (1,), "array_to_string": (1,),
     "lpad": (1,), "rpad": (1,), "printf": (0,), "format": (0,), "replace": (2,), "regexp_replace": (2, 3),
+    "levenshtein": (1,),
 }  # fmt: skip
 _LONGEST_CONSTANT: Final = 1000
+# A text may become this many times as long as the values of the columns that are used, because DuckDB computes two
+# thousand at a time and its memory limit does not cover them.
+_MOST_GROWTH: Final = 16
+_TIMES: Final = {
+    "base64": 2, "to_base64": 2, "bin": 8, "to_binary": 8, "hex": 2, "to_hex": 2, "regexp_escape": 2,
+    "url_encode": 3, "to_json": 6, "json_array": 6, "json_object": 6,
+}  # fmt: skip
+_JOINED: Final = frozenset({
+    "||", "concat", "concat_ws", "list_concat", "list_cat", "array_concat", "list_value", "list_pack", "row",
+    "struct_pack", "json_array", "json_object",
+})  # fmt: skip
 # A width in a format string that is another argument, or has more than three digits.
 _WIDE: Final = re.compile(r"\*|\{[^}]*\{|\d{4}")
 # The time may differ between two passes over the events, so it can select rows but not be an item.
@@ -166,14 +179,20 @@ def bind(
     title = title_of(kind, expression)
     typed = [f"CAST(NULL AS {own}) AS {name(column)}" for column, own in types.items()] or ["1"]
     rows = f"(SELECT {', '.join(typed)} LIMIT 0)"
+    # Not a constant, so that nothing is left out because its result would be NULL.
+    missing = [f"CAST(nullif(range::VARCHAR, '0') AS {own}) AS {name(column)}" for column, own in types.items()]
+    row = f"(SELECT {', '.join(missing or ['1'])} FROM range(1))"
     tried = f"TRY((\n{expression}\n))"
     texts = [column for column, own in types.items() if own == "VARCHAR"]
     nodes = check(connection, expression, kind)
     _refuse_text_as_number(nodes, texts, title)
+    # Before DuckDB binds it, and computes the parts that are constant.
+    problem = _unsupported_call(connection, nodes, kind) or _too_long(nodes)
+    if problem is not None:
+        raise InputError(f"{title} cannot be used: {problem}")
     try:
-        # In WHERE, where aggregates and window functions are errors.
-        where = tried if kind == "condition" else f"({tried}) IS NULL"
-        connection.execute(f"EXPLAIN SELECT 1 FROM {rows} WHERE {where}").fetchall()
+        where = f"SELECT 1 FROM {{}} WHERE {tried if kind == 'condition' else f'({tried}) IS NULL'}"
+        connection.execute(f"EXPLAIN {where.format(rows)}").fetchall()
         result = type_of(connection, tried, rows)
     except Exception as error:
         reason = about_sql(error)
@@ -181,11 +200,13 @@ def bind(
         problem = _unsafe_part(connection, nodes, types, rows, kind)
         if problem is not None:
             raise InputError(f"{title} cannot be used: {problem}")
+        try:
+            # Some casts between types fail when a query begins, whatever its rows are.
+            connection.execute(where.format(row)).fetchall()
+            connection.execute(f"SELECT CAST({tried} AS VARCHAR) FROM {row}").fetchall()
+        except Exception as error:
+            raise InputError(f"{title} cannot be used: {about_sql(error)}") from None
         return result
-    if "volatile" in reason:
-        reason = "it must always give the same result for the same row"
-    elif "WHERE clause cannot contain" in reason:
-        reason = "it must use one row at a time: no aggregates and no window functions"
     hint = "" if names is None else f". The columns are {column_list(list(names or types))}"
     if "VARCHAR" in reason and texts:
         hint += (
@@ -197,6 +218,85 @@ def bind(
 
 def type_of(connection: Any, expression: str, rows: str) -> str:
     return str(connection.execute(f"DESCRIBE SELECT {expression} AS x FROM {rows}").fetchall()[0][1])
+
+
+def _unsupported_call(connection: Any, nodes: Sequence[dict[str, Any]], kind: str) -> str | None:
+    """Why a function cannot be used; None if all are supported, or do not exist, which DuckDB reports."""
+    for node in nodes:
+        if node.get("class") != "FUNCTION":
+            continue
+        function = str(node["function_name"]).lower()
+        qualified = bool(node.get("schema") or node.get("catalog"))
+        if function in CONSTANT_ARGUMENTS or (not qualified and function in FUNCTIONS):
+            continue
+        if not qualified and function in CLOCK and kind == "condition":
+            continue
+        forms = connection.execute(
+            "SELECT DISTINCT function_type, coalesce(stability, '') FROM duckdb_functions() "
+            "WHERE lower(function_name) = ? AND function_type NOT LIKE '%table%'",
+            [function],
+        ).fetchall()
+        kinds = {form for form, _ in forms}
+        if kinds & {"aggregate", "window"} and not kinds & {"scalar", "macro"}:
+            return "it must use one row at a time: no aggregates and no window functions"
+        if any(stability == "VOLATILE" for _, stability in forms):
+            return "it must always give the same result for the same row"
+        if forms or qualified:
+            return f"{function} is not supported: it may depend on more than the row, or fail because of it"
+    return None
+
+
+def _too_long(nodes: Sequence[dict[str, Any]]) -> str | None:
+    """Which function could make a text much longer than the columns it is made of; None if there is none."""
+    columns = {str(node["column_names"][0]).casefold() for node in nodes if node.get("class") == "COLUMN_REF"}
+    most = _MOST_GROWTH * LONGEST_VALUE * max(1, len(columns))
+    # The innermost first.
+    for node in reversed(nodes):
+        if node.get("class") == "FUNCTION" and _longest(node) > most:
+            return (
+                f"{str(node['function_name']).lower()} could make texts of more than {_MOST_GROWTH} times the "
+                "length of their columns: use shorter constants or fewer calls within each other"
+            )
+    return None
+
+
+def _longest(node: Any) -> float:
+    """At least the bytes of the longest value of this part, or of any that it is computed from."""
+    if isinstance(node, list):
+        return max(map(_longest, node), default=0)
+    if not isinstance(node, dict):
+        return 0
+    if node.get("class") == "COLUMN_REF":
+        return LONGEST_VALUE
+    if node.get("class") == "CONSTANT":
+        return len(_constant(node).encode())
+    if node.get("class") != "FUNCTION":
+        return max(map(_longest, node.values()), default=0)
+    function = str(node["function_name"]).lower()
+    parts = [argument["expression"] for argument in node["arguments"]]
+    sizes = [_longest(part) for part in parts]
+    size = sum(sizes) if function in _JOINED else max(sizes, default=0)
+    if function == "concat_ws":
+        size = sum(sizes) + sizes[0] * len(sizes)
+    elif function == "replace" and len(sizes) == 3:
+        # At least one byte of each place is replaced.
+        replaced = len(_constant(parts[1]).encode()) if parts[1].get("class") == "CONSTANT" else 1
+        size = sizes[0] * max(1.0, sizes[2] / max(1, replaced))
+    elif function == "regexp_replace" and len(sizes) > 2:
+        size = (sizes[0] + 1) * max(1.0, sizes[2])  # each match may be empty, or the text
+    elif function == "array_to_string" and len(sizes) > 1:
+        size = sizes[0] * (1 + sizes[1])
+    elif function in ("printf", "format"):
+        # An argument needs three characters, such as {0}; a width has three digits.
+        size = max(sizes[1:], default=0) * max(1.0, sizes[0] / 3) + sizes[0] * _LONGEST_CONSTANT / 4
+    elif function in ("lpad", "rpad"):
+        size = max(size, 4 * _LONGEST_CONSTANT)
+    return size * _TIMES.get(function, 1)
+
+
+def _constant(node: dict[str, Any]) -> str:
+    literal = node.get("literal")
+    return str(literal.get("text", "")) if isinstance(literal, dict) else str(node.get("value"))
 
 
 def _unsafe_part(
@@ -215,15 +315,11 @@ def _unsafe_part(
                 return f"it must always give the same result for the same row, and {word} does not"
         if node.get("class") == "TYPE" and str(node["type_name"]).upper() not in TYPES:
             return f"values cannot be cast to {node['type_name']}"
-        if node.get("class") != "FUNCTION":
-            continue
-        function = str(node["function_name"]).lower()
-        if function in CONSTANT_ARGUMENTS:
+        function = str(node.get("function_name")).lower()
+        if node.get("class") == "FUNCTION" and function in CONSTANT_ARGUMENTS:
             problem = _unsafe_call(connection, node, function, rows)
             if problem is not None:
                 return problem
-        elif node.get("schema") or node.get("catalog") or function not in FUNCTIONS | clock:
-            return f"{function} is not supported: it may depend on more than the row, or fail because of it"
     return None
 
 
@@ -236,7 +332,8 @@ def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str
             is_constant = all(part.get("class") != "COLUMN_REF" for part in nodes_of(argument))
             must_be_constant = place in CONSTANT_ARGUMENTS[function]
             if argument.get("name") or (must_be_constant and not is_constant):
-                return f"argument {place + 1} of {function} must be a constant: another value could fail on a row"
+                why = "take long" if function == "levenshtein" else "fail on a row"
+                return f"argument {place + 1} of {function} must be a constant: another value could {why}"
             if must_be_constant:
                 # As text: for some types Python needs another package.
                 value = str(connection.execute(f"SELECT CAST(({text}) AS VARCHAR)").fetchall()[0][0])
@@ -358,7 +455,7 @@ def computed_source(
         while any(column.casefold().startswith(prefix) for column in seen):
             prefix += "_"
         inner = [f"{opened.columns[column][0]} AS {prefix}{k}" for k, column in enumerate(kept)]
-        inner += [f"{value} AS {name(column)}" for column, (value, _) in typed.items()]
+        inner += [f"{_limit(value, kind)} AS {name(column)}" for column, (value, kind) in typed.items()]
         outer = [f"{prefix}{k}" for k in range(len(kept))]
         columns = {column: (f"{prefix}{k}", opened.columns[column][1]) for k, column in enumerate(kept)}
         for k, column in enumerate(computed):
@@ -373,6 +470,17 @@ def computed_source(
         return replace(opened, relation=f"(SELECT {', '.join(outer)} FROM ({rows}){where})", columns=columns)
 
     return Source(source.what, list(expressions), open_computed)
+
+
+def _limit(value: str, kind: str) -> str:
+    """The value of a column, NULL if it is longer than a user or an item may be: a row must not take long."""
+    if kind in ("VARCHAR", "JSON") or kind.startswith("ENUM"):
+        return limit_length(value if kind == "VARCHAR" else f"CAST({value} AS VARCHAR)", value)
+    if kind == "BLOB":
+        return f"CASE WHEN octet_length({value}) <= {LONGEST_VALUE} THEN {value} END"
+    if NESTED.search(kind):
+        return limit_length(f"TRY(CAST(to_json({value}) AS VARCHAR))", value)
+    return value
 
 
 def query_source(connection: Any, source: Source, query: str, tables: Sequence[str]) -> Source:

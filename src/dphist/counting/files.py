@@ -501,13 +501,16 @@ def json_starts(files: Sequence[str]) -> list[bytes]:
 
     def start_of(path: str) -> bytes:
         with open_text(path) as stream:
-            while block := stream.read(4096):
+            for _ in range(LONGEST_HEADER >> 12):
+                block = stream.read(1 << 12)
+                if not block:
+                    return b""
                 if start := bytes(block).lstrip(b" \t\r\n"):
                     if start.startswith(b"\xef\xbb\xbf"):
                         raise InputError(
                             f"the file {path!r} begins with a byte order mark, which JSON forbids: remove it"
                         )
                     return start[:1]
-        return b""
+        raise InputError(f"the file {path!r} begins with more than {LONGEST_HEADER >> 20} MB of white space")
 
     return [attempt(partial(start_of, path), f"the file {path!r}") for path in files]

@@ -137,7 +137,9 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
         prefix += "_"
     places = {name: f"{prefix}{k}" for k, name in enumerate(values)}
     chosen = [cells[name].alias(places[name]) for name in dict.fromkeys(plain)]
-    chosen += [cells[column].alias(word) for word, column in named.items()]
+    # An expression sees no value that is longer than users and items may be: a row must not take long.
+    kinds = {name: frame.select(cell).dtypes[0][1] for name, cell in cells.items() if name in named.values()}
+    chosen += [limit_value(cells[column], kinds[column]).alias(word) for word, column in named.items()]
     # Without an alias Spark would also find the columns of `frame`.
     rows = view = frame.select(*chosen).alias(f"{prefix}rows")
     if events.where is not None:
@@ -451,6 +453,14 @@ def counted_column(column: Any, kind: str, name: str, *, is_user: bool) -> tuple
 
 def limit_length(column: Any) -> Any:
     return sql.when(sql.octet_length(column) <= LONGEST_VALUE, column)
+
+
+def limit_value(column: Any, kind: str) -> Any:
+    """The value of a column, NULL if it is longer than a user or an item may be."""
+    if kind.startswith((*NESTED, "variant")):
+        written = sql.to_json(column, TO_JSON) if kind.startswith(NESTED) else column.cast("string")
+        return sql.when(sql.octet_length(written) <= LONGEST_VALUE, column)
+    return limit_length(column) if kind.startswith(("string", "char", "varchar", "binary")) else column
 
 
 def valid_text(column: Any) -> Any:
