@@ -10,6 +10,7 @@ import errno
 import fnmatch
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -27,6 +28,8 @@ _CONTAINER: Final = {"abfs", "abfss", "wasb", "wasbs"}
 # PostgreSQL options that hold no secret.
 _PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 _BLOCK: Final = 1 << 20
+# Seconds. A store may say without end that there are more objects.
+_LONGEST_LISTING: Final = 600.0
 
 
 def is_object(address: object) -> bool:
@@ -133,7 +136,7 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     kind = _try(lambda: store.get_file_info(start), address).type
     paths = [] if kind == fs.FileType.NotFound else [start]
     if kind == fs.FileType.Directory:
-        entries = _try(lambda: store.get_file_info(fs.FileSelector(start, recursive=True)), address)
+        entries = _entries_below(store, start, address)
         paths = sorted(entry.path for entry in entries if entry.type == fs.FileType.File)
         if "*" in plain:
             pattern = (start.rstrip("/") + plain[len(fixed) :]).split("/")
@@ -143,6 +146,32 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     if not paths:
         raise InputError(f"there is no object {without_secrets(address)}")
     return [str(_copy(store, path, folder, address)) for path in paths]
+
+
+def _entries_below(store: Any, start: str, address: str) -> list[Any]:
+    """All objects below a folder. Raises `InputError` if the list is not complete after `_LONGEST_LISTING`."""
+    found: list[Any] = []
+    failed: list[BaseException] = []
+    selector = package("pyarrow.fs").FileSelector(start, recursive=True)
+
+    def read() -> None:
+        try:
+            found.extend(_try(lambda: store.get_file_info(selector), address))
+        except BaseException as error:
+            failed.append(error)
+
+    # In a thread that may be left behind: Arrow's client cannot be asked to stop.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(_LONGEST_LISTING)
+    if reader.is_alive():
+        raise InputError(
+            f"the list of objects at {without_secrets(address)} is not complete after {_LONGEST_LISTING:g} "
+            "seconds: give a folder with fewer objects"
+        )
+    if failed:
+        raise failed[0]
+    return found
 
 
 def matches_pattern(path: list[str], pattern: list[str]) -> bool:

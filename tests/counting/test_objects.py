@@ -106,6 +106,16 @@ def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
     assert is_near(released(mixed), both)
 
 
+def test_a_list_of_objects_without_end_is_refused(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dphist.objects._LONGEST_LISTING", 1.0)
+    store.endless = True
+    try:
+        with pytest.raises(InputError, match="is not complete after 1 seconds"):
+            dphist.release(f"s3://lake{store.options}", **ASKED)
+    finally:
+        store.endless = False  # the client that was left behind ends
+
+
 def test_missing_objects_and_columns(store: ObjectServer) -> None:
     for source, message in (
         ("s3://lake/none.csv", "there is no object s3://lake/none.csv"),

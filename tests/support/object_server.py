@@ -28,6 +28,8 @@ class ObjectServer(ThreadingHTTPServer):
         self.parts: dict[str, dict[int, bytes]] = {}
         self.failing: tuple[str, str] | None = None
         self.requests: list[str] = []
+        # Whether lists of objects go on without end.
+        self.endless = False
         # The part of an upload that is stored in half, while the rest of it is lost with an error.
         self.broken_part: int | None = None
 
@@ -128,7 +130,11 @@ class _Handler(BaseHTTPRequestHandler):
         rows += [
             f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in dict.fromkeys(folders)
         ]
-        head = f"<KeyCount>{len(rows)}</KeyCount><IsTruncated>false</IsTruncated>"
+        more = "<IsTruncated>false</IsTruncated>"
+        if self.server.endless:
+            more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{len(self.server.requests)}"
+            more += "</NextContinuationToken>"
+        head = f"<KeyCount>{len(rows)}</KeyCount>{more}"
         self._answer(200, f"<ListBucketResult>{head}{''.join(rows)}</ListBucketResult>".encode())
 
     def _send_object(self, path: str) -> None:
