@@ -27,6 +27,8 @@ from dphist.planning.auto_cap import (
     plan_choice,
     predicted_loss,
 )
+from dphist.planning.optimum import check_bounds
+from dphist.planning.planner import contract_of, family_shares, public_plan
 from dphist.planning.utility import Correction
 from dphist.privacy.types import (
     DEFAULT_CAPS,
@@ -434,6 +436,16 @@ def test_common_items_have_a_smaller_factor(levels: Levels) -> None:
     alike = counts[common] * found.factor
     assert np.abs(alike / truth[common] - 1.0).max() > 0.2
     assert np.abs(estimates / truth[common] - 1.0).max() < 0.5 * np.abs(alike / truth[common] - 1.0).max()
+
+
+@pytest.mark.parametrize("cap", [3, 8, 24, 48])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.108078, 3.64425e-10), (0.7, 3.1e-7)])
+def test_spread_with_sums_is_certified_to_the_last_digit(cap: int, epsilon: float, delta: float) -> None:
+    # The first budget is a part of epsilon 0.15 and delta 1e-9, for which there was no plan with a cap of 24.
+    budget, range_of_sum = Budget(epsilon, delta), (Fraction(0), Fraction(1))
+    shares = family_shares([check_bounds(*range_of_sum)], None, Budget(0.15, 1e-9), Contract(None, 1))
+    made = public_plan(budget, contract_of(55, cap, True), shares)
+    assert delta * (1 - 1e-7) < made.certificate.delta <= delta
 
 
 def test_no_user_has_more_items_than_a_public_list() -> None:

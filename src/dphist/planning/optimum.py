@@ -568,16 +568,28 @@ def lattice_and_variances(
     with balls.precision(bits_for(budget.delta)):
         if contract.spread is not None and gamma is None:
             # Making the bounds of the weights is slow, and a larger variance only scales them.
-            family = WeightedFamily.of([(at(start), contract)], thresholds=False)
+            first = at(start)
+            family = WeightedFamily.of([(first, contract)], thresholds=False)
 
             def delta(variance: float) -> arb:
                 return family.scale(arb(variance) / start).gaussian(arb(budget.epsilon))
+
+            def exact_delta(noise: LatticeNoise) -> arb:
+                ratio = balls.rational(noise.variance / first.variance)
+                return family.scale(ratio).gaussian(arb(budget.epsilon))
         else:
 
             def delta(variance: float) -> arb:
                 return _noise_alone(at(variance), budget, contract)
 
-        return at(least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8))
+            def exact_delta(noise: LatticeNoise) -> arb:
+                return _noise_alone(noise, budget, contract)
+
+        variance = least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8)
+        # Rounding both variances of a family may have changed their ratio.
+        while balls.upper(exact_delta(at(variance))) > budget.delta:
+            variance *= 1.0 + 2.0**-32
+        return at(variance)
 
 
 def _one_offset(noise: Noise, contract: Contract, gamma: int | None) -> bool:
