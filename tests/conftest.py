@@ -134,3 +134,10 @@ def plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return made[key]
 
     monkeypatch.setattr(planner, "plan", remembered)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """When a process of pytest-xdist ends, DuckDB's bindings would print 100 lines above the summary."""
+    if hasattr(config, "workerinput"):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
