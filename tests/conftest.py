@@ -121,6 +121,15 @@ def quick_curve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Released counts are not rounded, for tests of the law of their noise."""
+    from dphist.releasing import aggregates, noise
+
+    for module in (aggregates, noise):
+        monkeypatch.setattr(module, "count_decimals", lambda _: None)
+
+
+@pytest.fixture
 def plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of a request is made once, for tests of many releases of the same request."""
     from dphist.planning import planner

@@ -104,6 +104,7 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
 
 
 @pytest.mark.usefixtures("plans_once")
+@pytest.mark.usefixtures("unrounded")
 @pytest.mark.parametrize(
     "options",
     [

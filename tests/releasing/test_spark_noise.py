@@ -133,8 +133,8 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
         item = by_text[tuple(map(oracle.written, map(plain_value, row[:-1], names)))]
         digest = oracle.digest(item, counts[item])
         step = int(oracle.draws(noise.keys[0], [digest], DiscreteGaussian(running.noise.variance))[0])
-        left = round(row[-1] * running.noise.lattice) - counts[item] * running.noise.lattice - step
-        assert left == running.shared, item
+        exact = counts[item] + (step + running.shared) / running.noise.lattice
+        assert row[-1] == round(exact, found.decimals), item
 
 
 def plain_value(value: Any, name: str) -> Any:

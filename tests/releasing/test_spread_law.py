@@ -83,6 +83,7 @@ def check_law(steps: Any, variance: Fraction) -> None:
     assert not shape_fits(steps, math.sqrt(spread), stats.laplace(scale=math.sqrt(0.5)))
 
 
+@pytest.mark.usefixtures("unrounded")
 @pytest.mark.parametrize("sums", [[], ["amount:0:10"]], ids=["counts", "sums"])
 def test_noise_threshold_and_sums_follow_the_plan(sums: list[str]) -> None:
     events, (high, *edges) = make_events([HIGH, *EDGES])
@@ -132,6 +133,7 @@ def test_noise_threshold_and_sums_follow_the_plan(sums: list[str]) -> None:
         assert total == pytest.approx(released.sums[0] + 5.0 * released.counts, rel=1e-12)
 
 
+@pytest.mark.usefixtures("unrounded")
 def test_an_estimate_is_the_count_times_its_factor_in_the_certificate() -> None:
     events, _ = make_events([(80, 400, 300)])
     released = dphist.release(

@@ -94,7 +94,9 @@ def test_items_stay_text_and_nothing_is_loaded(browser: Any, address: str) -> No
         for wanted, item in (("window.hacked", None), ("nul", r"nul\x00and\x1b[31mred"), ("x" * 50, "x" * 8_000)):
             page.fill("#search", wanted)
             found(page, re.compile("^[12] of"))
-            assert item is None or column(page, 1) == [item]
+            # A long item is cut, and followed by its whole text when it is unfolded.
+            cut = item is not None and len(item) > 240
+            assert item is None or column(page, 1) == [item[:160] + "…" + item if cut else item]
             page.fill("#search", "")
             found(page, "75 rows")
         assert page.evaluate("window.hacked") is None
@@ -252,7 +254,7 @@ def test_a_very_long_item_unfolds(browser: Any, tmp_path: Path) -> None:
     assert "word399" in row.inner_text()
     assert row.bounding_box()["height"] > 200
     page.locator("#search").fill("word399")
-    page.wait_for_function("document.querySelectorAll('#table tbody tr').length === 1")
+    found(page, "1 of 2 rows")
     page.close()
 
 

@@ -369,4 +369,4 @@ def _show_simulation(result: Simulation) -> None:
     if not result.hopeless:
         write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{fill(result.recommendation(flags=True))}\n\n{fill(privacy_sentence(result.budget))}\n")
+    write_out(f"\n{fill(privacy_sentence(result.budget))}\n\n{fill(result.recommendation(flags=True))}\n")

@@ -52,6 +52,7 @@ VERMILLION: Final = "#d55e00"
 GREEN: Final = "#009e73"
 ORANGE: Final = "#bd7d00"
 PURPLE: Final = "#a0448b"
+LEAF: Final = "#4d9221"
 GREY: Final = "#768b9c"
 _STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
@@ -353,7 +354,7 @@ def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_leg
 # Curves of the paper's figure: colour, dashes, shape of the minimum, label.
 _CURVES: Final = {
     "gshm-add-the-deltas": (VERMILLION, [6, 4], "square", "GSHM, add the deltas"),
-    "gshm-exact": (GREEN, [1, 0], "circle", "GSHM, exact"),
+    "gshm-exact": (LEAF, [1, 0], "circle", "GSHM, exact"),
     "csh-add-the-deltas": (PURPLE, [3, 3], "diamond", "CSH, add the deltas"),
     "csh-tighter": (BLUE, [8, 3, 2, 3], "triangle-up", "CSH, tighter (the paper)"),
     "exact": (INK, [1, 0], "cross", "CSH, exact (dphist)"),
