@@ -16,7 +16,7 @@ from dphist.outputs.certificate_text import output_facts, seal
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.releasing.document import conditions, guarantee_facts
 from dphist.report import render as rendering
-from dphist.report.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from dphist.report.charts import BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMILLION
 from dphist.report.facts import gather_facts, label_item
 from dphist.report.render import ReportFormat, render
 from dphist.report.words import describe
@@ -112,7 +112,7 @@ def test_tables_and_colours_are_accessible() -> None:
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    for colour in (BLUE, GREEN, GREY, ORANGE, VERMILLION):
+    for colour in (BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMILLION):
         for paper in ("#ffffff", "#15181c"):
             low, high = sorted((light(colour), light(paper)))
             assert (high + 0.05) / (low + 0.05) >= 3.0, (colour, paper)
