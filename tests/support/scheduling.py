@@ -20,8 +20,8 @@ _SHARED: Final = {
 }
 
 
-# `make test-slow` draws all examples of a test, `make test` the first third of them, but at least eight, because fewer
-# find little.
+# `make test-slow` draws all examples of a test, `make test` the first third of them, but at least eight, because
+# fewer find little.
 THOROUGH: Final = os.environ.get("DPHIST_TESTS") == "thorough"
 
 
