@@ -9,7 +9,17 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise, at_level
+from dphist.privacy.rounds import gaussian_cost_of_rounds
+from dphist.privacy.types import (
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+    RoundsNoise,
+    at_level,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,11 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Source: as for `zcdp_of_plan`.
     """
     noise, contract = plan.noise, plan.contract
+    if isinstance(noise, RoundsNoise):
+        cost = gaussian_cost_of_rounds(noise)
+        # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
+        rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
+        return RenyiCurve(fraction_up(cost.squared / 2), cost.event, rest)
     delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))

@@ -1,8 +1,8 @@
 """Certificates: upper bounds of delta in ball arithmetic, valid whatever errors the doubles have.
 
 First continuous noise, where doubles only propose how to partition the mixed cases; then discrete noise: lattices,
-top-k steps with an offset, public lists, spread, Laplace; then a cap chosen privately with the release that
-follows.
+top-k steps with an offset, public lists, spread, Laplace, rounds; then a cap chosen privately with the release
+that follows.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dphist.privacy.exact import (
 )
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
+from dphist.privacy.rounds import certify_rounds
 from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     AnyNoise,
@@ -43,6 +44,7 @@ from dphist.privacy.types import (
     NeighbourCase,
     Noise,
     PublicNoise,
+    RoundsNoise,
     at_level,
 )
 
@@ -201,6 +203,10 @@ def certify_noise(
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals or doubles of `noise`.
     """
+    if isinstance(noise, RoundsNoise):
+        if contract != noise.contract:
+            raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
+        return certify_rounds(noise, epsilon=epsilon, budget=budget)
     if isinstance(noise, LaplaceNoise):
         if contract.spread is not None:
             raise InvalidParameter("Laplace noise cannot be combined with spread; use Gaussian noise")

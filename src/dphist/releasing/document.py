@@ -37,6 +37,7 @@ from dphist.privacy.types import (
     LatticeNoise,
     Plan,
     PublicNoise,
+    RoundsNoise,
     SumNoise,
     caps_up_to,
 )
@@ -149,16 +150,13 @@ def certify_again(plan: object) -> Plan:
 
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
-    if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
+    if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
         raise InvalidParameter(
             "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
-    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
-    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
-    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
-    whole = [noise.lattice, noise.limit, *(n for part in sums for n in (part.reach, part.columns))]
-    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
-        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+    _check_exact(noise)
+    if isinstance(noise, RoundsNoise) and noise.alone is not None:
+        _check_exact(noise.alone)
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
@@ -168,15 +166,27 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     return certificate
 
 
+def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
+    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
+    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance]
+    exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
+    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    # Rounds check their own whole numbers.
+    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.limit])]
+    whole += [n for part in sums for n in (part.reach, part.columns)]
+    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+
+
 @lru_cache(maxsize=256)
-def _certify(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Certificate:
     return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     """How `max_nonzero` of a certified plan is enforced; `promised` means that the caller guarantees it."""
     contract = plan.contract
-    if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
+    if contract.max_nonzero is None or isinstance(plan.noise, (PublicNoise, RoundsNoise)):
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
@@ -484,7 +494,7 @@ def plan_from(data: Any) -> Plan:
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
-        noise, lower = _noise_from(data), max(1, _whole(data.get("lower_threshold", 1)))
+        noise, lower = _noise_from(data, contract), max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
     if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
@@ -494,7 +504,28 @@ def plan_from(data: Any) -> Plan:
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
 
 
-def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
+def _noise_from(data: Mapping[str, Any], contract: Contract) -> AnyNoise:
+    if data["mechanism"] == "rounds":
+        return _rounds_from(data, contract)
+    return _noise_of_one_step(data)
+
+
+def _rounds_from(data: Mapping[str, Any], contract: Contract) -> RoundsNoise:
+    parts, limits, cuts = (
+        tuple(map(_whole, data[name])) for name in ("parts_of_rounds", "limits_steps", "cuts_steps")
+    )
+    alone, sums = data["alone"], tuple(map(_sum_from, data.get("sums", ())))
+    noise = None if alone is None else _noise_of_one_step(alone)
+    if len(sums) > _MOST_SUMS or not isinstance(noise, (LatticeNoise, LaplaceNoise, type(None))):
+        raise ValueError
+    return RoundsNoise(
+        _whole(data["lattice"]), _fraction(data["variance_steps"]), parts, limits, cuts,
+        _whole(data["part_of_sizes"]), _whole(data["part_of_measurement"]), contract.items,
+        _whole(data["growth"]), noise, _whole(data.get("shared", 0)), sums, contract.max_nonzero or 0,
+    )  # fmt: skip
+
+
+def _noise_of_one_step(data: Mapping[str, Any]) -> LatticeNoise | LaplaceNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])
