@@ -98,7 +98,7 @@ LEAST_VARIANCE: Final = 4
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
 # The samplers' largest variance.
-_LARGEST_VARIANCE: Final = 10**16
+LARGEST_VARIANCE: Final = 10**16
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
@@ -379,9 +379,9 @@ class RoundsNoise:
         drawn += [part.variance * limit for part in self.sums for limit in (1, self.most_items)]
         drawn += [variance for variance in (*first, *last) if variance > 0]
         least = 2 * ROUNDING
-        if min(drawn) < least or max(drawn) > _LARGEST_VARIANCE:
+        if min(drawn) < least or max(drawn) > LARGEST_VARIANCE:
             raise InvalidParameter(
-                f"all variances must be between {least} and {_LARGEST_VARIANCE:g} squared steps, "
+                f"all variances must be between {least} and {LARGEST_VARIANCE:g} squared steps, "
                 f"not from {float(min(drawn)):g} to {float(max(drawn)):g}"
             )
 
@@ -737,9 +737,9 @@ class CapChoice:
             raise InvalidParameter(f"caps must increase, not {self.caps!r}")
         if not isinstance(self.variance, Fraction):
             raise InvalidParameter(f"variance must be a fraction, not {self.variance!r}")
-        if not _LEAST_VARIANCE <= self.variance <= _LARGEST_VARIANCE:
+        if not _LEAST_VARIANCE <= self.variance <= LARGEST_VARIANCE:
             raise InvalidParameter(
-                f"variance must be between {_LEAST_VARIANCE} and {_LARGEST_VARIANCE:g}, not {self.variance}"
+                f"variance must be between {_LEAST_VARIANCE} and {LARGEST_VARIANCE:g}, not {self.variance}"
             )
 
     @property
