@@ -158,7 +158,7 @@ def estimated_events(noise: RoundsNoise) -> FloatArray:
     passes = special.logsumexp(special.log_ndtr(-least / np.sqrt(float(noise.variance) * pooled)), axis=0)
     # log(1 - (1 - p)^n), which is log(n p) for small n p.
     small = passes + np.log(items)
-    exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.minimum(passes, -1e-12)))))
+    exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.clip(passes, -40.0, -1e-12)))))
     return np.asarray(np.where(small < -36.0, small, exact), dtype=np.float64)
 
 
