@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -323,6 +323,21 @@ def rounding_step(decimals: int | None) -> float:
     return 0.0 if decimals is None else 10.0**-decimals
 
 
+def rounded(
+    values: NDArray[Any],
+    decimals: int | None,
+    *,
+    whole: bool = False,
+    towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint,
+) -> NDArray[Any]:
+    """Numbers with so many decimals, as integers if they are `whole`; None does not round."""
+    if decimals is None:
+        return np.asarray(values)
+    # Zero is added because -0.0 would be printed with its sign.
+    near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
+    return near.astype(np.int64) if whole else near
+
+
 def added_columns(
     counts: NDArray[np.float64],
     plan: Plan,
@@ -342,14 +357,8 @@ def added_columns(
     outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
     step = rounding_step(decimals)
 
-    def rounded(values: NDArray[Any], towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint) -> NDArray[Any]:
-        if decimals is None:
-            return np.asarray(values)
-        # Zero is added because -0.0 would be printed with its sign.
-        near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
-        return near.astype(np.int64) if whole else near
-
-    published = rounded(counts)
+    near = partial(rounded, decimals=decimals, whole=whole)
+    published = near(counts)
     # Rounding adds an error of its own, at worst uniform over one step.
     spread = math.hypot(plan.total_noise, step / math.sqrt(12.0))
     width = 0.0 if interval is None else half_width(plan, interval) + step / 2.0
@@ -360,14 +369,14 @@ def added_columns(
             errors = np.full(values.size, spread)
             added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
         if interval is not None:
-            added[f"{name}_low"] = rounded(values - width, np.floor)
-            added[f"{name}_high"] = rounded(values + width, np.ceil)
+            added[f"{name}_low"] = near(values - width, towards=np.floor)
+            added[f"{name}_high"] = near(values + width, towards=np.ceil)
 
     add(name, published, spread, width)
     if correction is not None:
         # Estimates grow more slowly than counts, so the factor is an upper bound of how much noise is multiplied.
         factors = correction.factors_at(published)
-        estimate = rounded(published * factors)
+        estimate = near(published * factors)
         of_factor = np.abs(published) * correction.errors_at(published)
         added[ESTIMATE] = estimate
         add(

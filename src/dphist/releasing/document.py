@@ -37,6 +37,7 @@ from dphist.privacy.types import (
     LatticeNoise,
     Plan,
     PublicNoise,
+    RoundsNoise,
     SumNoise,
     caps_up_to,
 )
@@ -70,6 +71,11 @@ _CAVEATS: Final = {
         "Users with more than {cap} {noun} count less for each of them, down to {least}, and of more than {most} "
         "items a random {most} count: a count may be lower than the number of users. Standard errors and "
         "intervals of counts cover the noise only."
+    ),
+    "rounds": (
+        "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
+        "what was left out and differences in taste, as far as they could be measured; of users with more than "
+        "{cap} items a random {cap} count."
     ),
     "estimate": (
         "Estimates correct counts for what the limit left out on average, assuming that users with many items "
@@ -119,6 +125,7 @@ _LARGEST_LATTICE: Final = 1 << 13
 _LARGEST_VARIANCE: Final = 10**40
 _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
+_LONGEST_REASON: Final = 300
 # With a public list, shared noise helps only if a user may have at least one item in this many.
 _WORTH_SHARING: Final = 8
 # On real data, estimates were within their intervals from this many standard deviations on.
@@ -149,14 +156,11 @@ def certify_again(plan: object) -> Plan:
 
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
-    if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
+    if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
         raise InvalidParameter(
             "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
-    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
-    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
-    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
-    whole = [noise.lattice, noise.limit, *(n for part in sums for n in (part.reach, part.columns))]
+    whole, exact = _whole_and_exact(noise)
     if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certify(noise, contract, budget)
@@ -168,15 +172,28 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     return certificate
 
 
+def _whole_and_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> tuple[list[Any], list[Any]]:
+    """The numbers of the noise that must be whole, and those that must be fractions."""
+    if isinstance(noise, LaplaceNoise):
+        return [noise.limit], [noise.scale]
+    exact = [noise.variance, *(number for part in noise.sums for number in (part.low, part.high, part.variance))]
+    whole = [noise.lattice, *(number for part in noise.sums for number in (part.reach, part.columns))]
+    if isinstance(noise, LatticeNoise):
+        return [*whole, noise.limit], [*exact, noise.variance_shared]
+    of_group = ([], []) if noise.alone is None else _whole_and_exact(noise.alone)
+    more = [noise.sizes, noise.measure, noise.most_items, noise.growth, noise.shared]
+    return [*whole, *more, *noise.parts, *noise.limits, *noise.cuts, *of_group[0]], [*exact, *of_group[1]]
+
+
 @lru_cache(maxsize=256)
-def _certify(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Certificate:
     return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     """How `max_nonzero` of a certified plan is enforced; `promised` means that the caller guarantees it."""
     contract = plan.contract
-    if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
+    if contract.max_nonzero is None or isinstance(plan.noise, (PublicNoise, RoundsNoise)):
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
@@ -226,6 +243,47 @@ class Chosen:
             "excess": excess_of(self.release),
             "correction": self.correction.to_dict(),
         }
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a release in rounds shows besides its counts. All of it follows from noisy numbers.
+
+    `found` are the numbers of items that were known, found by users with one item, and found in each round.
+    `sizes` are the users by number of found items, in steps, `limit` that of the measurement (0 without one), and
+    `needed` the users with which an item has an even chance of being found. `reason` says why margins may be too
+    narrow, or is None.
+    """
+
+    found: tuple[int, ...]
+    sizes: tuple[int, ...]
+    limit: int
+    needed: int | None
+    reason: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "found": list(self.found),
+            "noisy_sizes_steps": list(self.sizes),
+            "limit": self.limit,
+            "needed": self.needed,
+            "reason": self.reason,
+        }
+
+
+def findings_from(document: Mapping[str, Any]) -> Findings:
+    """The findings in a certificate; a `ValueError` or the like if they are damaged."""
+    data = document["findings"]
+    found, sizes = tuple(map(_whole, data["found"])), tuple(data["noisy_sizes_steps"])
+    if any(isinstance(number, bool) or not isinstance(number, int) or abs(number) > 2**62 for number in sizes):
+        raise ValueError
+    needed, reason = data["needed"], data["reason"]
+    if not isinstance(reason, str | None) or len(reason or "") > _LONGEST_REASON:
+        raise ValueError
+    findings = Findings(found, sizes, _whole(data["limit"]), None if needed is None else _whole(needed), reason)
+    if findings.to_dict() != data:
+        raise ValueError
+    return findings
 
 
 def correction_from(document: Mapping[str, Any]) -> Correction:
@@ -341,9 +399,11 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "groups": True,
         # A top-k step needs no limit on users, and none is applied.
         "user-limit": "max-items-per-user" in request
+        and not isinstance(plan.noise, RoundsNoise)
         and plan.contract.spread is None
         and ("top" not in request or plan.contract.max_nonzero is None),
         "spread": plan.contract.spread is not None,
+        "rounds": isinstance(plan.noise, RoundsNoise),
         "estimate": request.get("max-items-per-user") == "auto",
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
@@ -378,7 +438,7 @@ def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) ->
 
 def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:
     cap, size, contract = request.get("max-items-per-user"), request.get("sketch-size", 0), plan.contract
-    cap = contract.items if cap == "auto" else cap
+    cap = contract.items if isinstance(cap, str) else cap
     ranges = dict.fromkeys(
         f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
         if aggregate.vector
@@ -427,6 +487,10 @@ def recorded_decimals(document: Mapping[str, Any]) -> int | None:
 def counts_facts(
     plan: Plan, request: Mapping[str, Any], offset: float | None, decimals: int | None = None
 ) -> dict[str, Any]:
+    rounding = {} if decimals is None else {"decimals": decimals}
+    if isinstance(plan.noise, RoundsNoise):
+        # Each count has a margin of its own, in a column beside it.
+        return {"standard_error": None, "offset": None, "greater_than": None, **rounding}
     # The plans of older certificates did not include the lower threshold of their request.
     threshold = with_lower_threshold(plan, request).threshold
     return {
@@ -435,7 +499,7 @@ def counts_facts(
         "offset": offset,
         "lower_threshold": request.get("lower-threshold", 1),
         "greater_than": None if math.isinf(threshold) else threshold + (offset or 0.0),
-        **({} if decimals is None else {"decimals": decimals}),
+        **rounding,
     }
 
 
@@ -452,6 +516,7 @@ def document_of(
     version: str,
     created: str,
     chosen: Chosen | None = None,
+    findings: Findings | None = None,
     receipt: Mapping[str, Any] | None = None,
     decimals: int | None = None,
 ) -> dict[str, Any]:
@@ -468,8 +533,9 @@ def document_of(
         "plan": plan_facts(plan),
         "counts": counts_facts(plan, request, offset, decimals),
         **({} if chosen is None else {"choice": chosen.to_dict()}),
+        **({} if findings is None else {"findings": findings.to_dict()}),
         **({} if receipt is None else {"booking": dict(receipt)}),
-        **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums else {}),
+        **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums and findings is None else {}),
     }
 
 
@@ -484,6 +550,8 @@ def plan_from(data: Any) -> Plan:
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
+        if data["mechanism"] == "rounds":
+            return _rounds_from(data, budget, contract)
         noise, lower = _noise_from(data), max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
@@ -492,6 +560,22 @@ def plan_from(data: Any) -> Plan:
         raise InvalidParameter("the certificate's plan spreads the items of a user as no release does")
     certificate = certificate_of(noise, contract, budget)
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
+
+
+def _rounds_from(data: Mapping[str, Any], budget: Budget, contract: Contract) -> Plan:
+    alone, sums = data["alone"], tuple(map(_sum_from, data.get("sums", ())))
+    of_group = None if alone is None else _noise_from(alone)
+    if len(sums) > _MOST_SUMS or not isinstance(of_group, LaplaceNoise | LatticeNoise | None):
+        raise ValueError
+    parts, limits, cuts = (
+        tuple(map(_whole, data[name])) for name in ("parts_of_rounds", "limits_steps", "cuts_steps")
+    )
+    noise = RoundsNoise(
+        _whole(data["lattice"]), _fraction(data["variance_steps"]), parts, limits, cuts,
+        _whole(data["part_of_sizes"]), _whole(data["part_of_measurement"]), int(contract.items),
+        _whole(data["growth"]), of_group, _whole(data.get("shared", 0)), sums, contract.max_nonzero or 0,
+    )  # fmt: skip
+    return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
 
 
 def _noise_from(data: Mapping[str, Any]) -> AnyNoise:

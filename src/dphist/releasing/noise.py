@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.counting.task import Counted, Task
+from dphist.counting.task import Counted, RoundsTask, Task
 from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import count_decimals
 from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise, Plan, PublicNoise
@@ -398,7 +398,7 @@ class Job:
     request: Request
     plan: Plan
     rule: Nonzero
-    task: Task
+    task: Task | RoundsTask
     tap: Tap
     chosen: Chosen | None
     receipt: Mapping[str, Any] | None

@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
+ROUNDS: Final = "rounds"
+# The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
+MARGIN: Final = "margin"
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
-_PATHS: Final = {"input", "items"}
+_PATHS: Final = {"input", "items", "known"}
 _LITERAL: Final = {
     "user",
     "item",
@@ -107,7 +110,7 @@ class Request:
     epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
-    max_items_per_user: Annotated[int | Literal["auto"] | None, _limit("M|auto",
+    max_items_per_user: Annotated[int | Literal["auto", "rounds"] | None, _limit("M|auto",
         "Limit on the items of one user. auto chooses it privately, with a small share of the budget, and adds an "
         "estimate of the number of users to each count. [auto]")] = None
     excess: Annotated[Literal["drop", "spread"] | None, _limit("",
@@ -115,6 +118,9 @@ class Request:
         "[drop; with auto: the better of the two]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
         "With auto: optimize for accurate counts, or for many items. [accuracy]")] = None
+    known: Annotated[Any, _limit("FILE",
+        "Items that are public already, such as last week's release: they are measured without being found "
+        "again.")] = None
     cap_share: Annotated[float | None, _advanced("SHARE",
         "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
     top: Annotated[int | None, _limit("K",
@@ -228,11 +234,12 @@ class Request:
         if not bounds and self.max_items_per_user is None:
             object.__setattr__(self, "max_items_per_user", AUTO)
         auto = self.max_items_per_user == AUTO
+        self._check_rounds()
         if self.excess is not None and (self.max_items_per_user is None or self.top is not None):
             raise InvalidParameter("--excess needs --max-items-per-user; a release with --top counts every item")
         if self.excess == "spread" and (self.lower_threshold > 1 or self.mechanism == "laplace"):
             raise InvalidParameter("--excess spread cannot be used with --lower-threshold or Laplace noise")
-        if self.goal is not None and not auto:
+        if self.goal is not None and not auto and not self.in_rounds:
             raise InvalidParameter(f"--goal needs --max-items-per-user {AUTO}")
         if auto and (self.top is not None or self.max_nonzero is not None):
             raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
@@ -251,6 +258,23 @@ class Request:
             raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
         if isinstance(self.gamma, float) and not self.gamma.is_integer():
             raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
+
+    def _check_rounds(self) -> None:
+        """What a release in rounds cannot be combined with; `known` and a goal are for it alone."""
+        if not self.in_rounds:
+            if self.known is not None:
+                raise InvalidParameter("--known is for releases without a limit: leave --max-items-per-user out")
+            return
+        alone = {"top": None, "max_nonzero": None, "excess": None, "gamma": None, "minimize": "threshold"}
+        for name, default in alone.items():
+            if getattr(self, name) != default:
+                raise InvalidParameter(f"{flag(name)} needs a limit: give --max-items-per-user too")
+        if self.lower_threshold != 1 or self.mechanism == "laplace":
+            wrong = "--lower-threshold" if self.lower_threshold != 1 else "--mechanism laplace"
+            raise InvalidParameter(f"{wrong} needs a limit: give --max-items-per-user too")
+        if self.items is not None and (self.known is not None or self.goal is not None):
+            wrong = "--known" if self.known is not None else "--goal"
+            raise InvalidParameter(f"{wrong} cannot be used with --items: nothing has to be found there")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
@@ -316,12 +340,14 @@ class Request:
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
-        lists = self.items if isinstance(self.items, (tuple, list)) else [self.items]
-        schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
-        if any(schemes) and self.engine_name != "spark":
-            raise InvalidParameter(
-                f"--items cannot be read from {next(filter(None, schemes))}:// addresses: download the list first"
-            )
+        for name, listed in (("items", self.items), ("known", self.known)):
+            lists = listed if isinstance(listed, (tuple, list)) else [listed]
+            schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
+            if any(schemes) and self.engine_name != "spark":
+                raise InvalidParameter(
+                    f"{flag(name)} cannot be read from {next(filter(None, schemes))}:// addresses: download the "
+                    "list first"
+                )
         for name in ("master", "spark_conf"):
             if getattr(self, name) and self.engine_name != "spark":
                 raise InvalidParameter(f"{flag(name)} needs --engine spark")
@@ -329,6 +355,11 @@ class Request:
             if not text.startswith("spark.") or "=" not in text:
                 # The value may be a secret, so it is not in the message.
                 raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether items are found in rounds and then measured, without a limit on the items of a user."""
+        return self.max_items_per_user == ROUNDS
 
     @property
     def engine_name(self) -> str:
@@ -347,7 +378,7 @@ class Request:
     @property
     def cap(self) -> int | None:
         """The limit on the items of a user; not for `auto`."""
-        assert self.max_items_per_user != AUTO
+        assert isinstance(self.max_items_per_user, int | None)
         return self.max_items_per_user
 
     @cached_property
@@ -390,9 +421,11 @@ class Request:
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
         estimate = ["estimate"] if self.max_items_per_user == AUTO else []
-        names = (self.count_name, *estimate, *(aggregate.name for aggregate in self.aggregates))
+        margin = [MARGIN] if self.in_rounds else []
+        names = (*estimate, *(aggregate.name for aggregate in self.aggregates))
         sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean" and estimate]
-        return [*(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
+        counts = [self.count_name, *margin, *(self.count_name + end for end in endings[1:])]
+        return [*counts, *(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
 
     def output_columns(self) -> list[str]:
         return [*(column.name for column in self.columns), *self.number_columns()]
@@ -405,11 +438,16 @@ class Request:
 
     def public_items(self) -> Events | None:
         """The public list of items. Its columns have the names of the output."""
-        if self.items is None:
-            return None
+        return None if self.items is None else self._list_of(self.items)
+
+    def known_items(self) -> Events | None:
+        """The items that are public already, with the names of the output."""
+        return None if self.known is None else self._list_of(self.known)
+
+    def _list_of(self, source: Any) -> Events:
         columns = tuple(Column(column.name, column.name) for column in self.columns)
         # A list has no users, and any of its columns can stand in for them.
-        return Events(self.items, columns[0].name, columns, null_items=self.null_items)
+        return Events(source, columns[0].name, columns, null_items=self.null_items)
 
     def to_dict(self, *, everything: bool = False, folders: bool = False) -> dict[str, Any]:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.

@@ -23,8 +23,8 @@ from dphist.display import html_grid, html_table, printable, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.document import NO_GUARANTEE, Chosen, document_of, guarantee, not_covered, now
-from dphist.releasing.request import origins
+from dphist.releasing.document import NO_GUARANTEE, Chosen, Findings, document_of, guarantee, not_covered, now
+from dphist.releasing.request import MARGIN, origins
 from dphist.releasing.summary import (
     INTERVALS_OF_ESTIMATES,
     INTERVALS_OF_NOISE,
@@ -296,6 +296,7 @@ class Release:
         written: Where the release was written, if it was.
         sums: Noisy sums of the distances from the middle of each range, from which sums and means were computed.
         chosen: How the limit on items per user was chosen, if it was.
+        findings: What was found and measured, of a release in rounds.
         receipt: The booking in the ledger, if there is one.
         created: Time of the release.
         total: Number of rows, if only the first of them are held here.
@@ -316,6 +317,7 @@ class Release:
     written: Any = None
     sums: tuple[NDArray[np.float64], ...] = ()
     chosen: Chosen | None = None
+    findings: Findings | None = None
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
     total: int | None = None
@@ -409,7 +411,8 @@ class Release:
 
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
-            created=self.created, chosen=self.chosen, receipt=self.receipt, decimals=self.decimals,
+            created=self.created, chosen=self.chosen, findings=self.findings, receipt=self.receipt,
+            decimals=self.decimals,
         )  # fmt: skip
 
     def write(
@@ -474,6 +477,7 @@ class Release:
             largest=float(self.counts.max()) - spare if self.counts.size else None,
             correction=None if self.chosen is None else self.chosen.correction,
             rough=self.chosen is not None and self.chosen.rough, private=self.private,
+            findings=self.findings, margins=self.added.get(MARGIN),
         )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:

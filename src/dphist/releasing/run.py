@@ -5,7 +5,8 @@
 3. Plan       noise and threshold, with a certificate.
 4. Book       the budget in the ledger, before any noise is drawn.
 5. Count      users per item, each user limited, in the engine (`counting/`).
-6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`).
+6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`). Without a limit on users, steps 5
+              and 6 alternate (`releasing/rounds.py`).
 7. Write      result and certificate, both or neither (`outputs/`).
 8. Settle     record in the ledger where the release is, and return it.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Task, Value, is_frame
+from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
@@ -34,7 +35,7 @@ from dphist.outputs.write import (
     refuse_own_input,
     write_release,
 )
-from dphist.privacy.types import Noise, Plan, caps_up_to
+from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, Request, origins
 
 # Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
@@ -179,9 +180,12 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned)  # 4. Book
-            job = _prepare_job(request, planned, engine, events, attempt.receipt)
-            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
-                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
+            if request.in_rounds:  # 5. and 6. for each round
+                result = attempt.release = _in_rounds(request, planned, engine, events, attempt, target)
+            else:
+                job = _prepare_job(request, planned, engine, events, attempt.receipt)
+                with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
+                    result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
         result = _write(request, result, target, attempt)  # 7. Write
         attempt.settle(result.written)  # 8. Settle
     return result
@@ -192,11 +196,12 @@ def run(request: Request, placed: Placed | None = None) -> Release:
 
 def _check_files(request: Request) -> list[str]:
     """The local input files. Raises `InputError` if there are none."""
-    if request.items is not None and have_common_source(request.input, request.items):
-        raise InvalidParameter(
-            "--items is the input itself: a list made from private data is not public, and releasing all of it "
-            "reveals every item. Leave --items out to count items that are not known in advance"
-        )
+    for name, listed in (("--items", request.items), ("--known", request.known)):
+        if listed is not None and have_common_source(request.input, listed):
+            raise InvalidParameter(
+                f"{name} is the input itself: a list made from private data is not public, and releasing all of "
+                f"it reveals every item. Leave {name} out to count items that are not known in advance"
+            )
     if request.engine_name != "duckdb":
         return []
     return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
@@ -226,10 +231,15 @@ def _check_target(request: Request) -> Target | None:
                 "counts.parquet, or use --engine spark"
             )
         refuse_own_input(
-            target, request.input, request.items, table=request.table, query=request.query, key=request.sign
+            target, request.input, _lists(request), table=request.table, query=request.query, key=request.sign
         )
     check_ledger(request, target)
     return target
+
+
+def _lists(request: Request) -> Any:
+    """The files of public items that are read beside the input."""
+    return request.items if request.known is None else request.known
 
 
 @contextmanager
@@ -255,7 +265,8 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
     if not (has_sql or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
     values = tuple(Value(column, low, high) for columns, low, high in request.sums for column in columns)
-    task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
+    listed = request.public_items() or request.known_items()
+    task = Task(events, Choice(bytes(32)), public_items=listed, values=values)
     if auto:
         from dphist.counting.duckdb import check_sizes_task
 
@@ -283,12 +294,31 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
 
     public = request.public_items()
     size = None if public is None else max(1, engine.size(public))
+    if request.in_rounds:
+        return _plan_rounds(request, size)
     planned = plan_choice_for(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
     for plan in _outermost(planned.plans) if isinstance(planned, ChoicePlan) else (planned,):
         rehearse(plan)
         if plan.sums:
             _check_sums(plan, request)
     return planned
+
+
+def _plan_rounds(request: Request, public_items: int | None) -> Plan:
+    from dphist.planning.rounds import plan_rounds
+    from dphist.releasing.document import certify_again
+    from dphist.releasing.rounds import rehearse_rounds
+    from dphist.releasing.spending import composes_gaussian
+
+    gaussian = request.mechanism == "gaussian" or composes_gaussian(request)
+    plan = plan_rounds(
+        Budget(request.epsilon, request.delta), goal=request.goal or "accuracy", public_items=public_items,
+        gaussian=gaussian, sums=request.bounds, weights=request.weights or None,
+    )  # fmt: skip
+    rehearse_rounds(plan)
+    if plan.sums:
+        _check_sums(plan, request)
+    return certify_again(plan)
 
 
 def _outermost(plans: Sequence[Plan]) -> list[Plan]:
@@ -366,15 +396,53 @@ def _prepare_job(
     return Job(request, plan, rule, task, tap, chosen, receipt)
 
 
-def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
-    """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
-    weights = tuple((level.items, level.weight) for level in plan.levels)
+def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> RoundsTask:
+    """What to count in rounds."""
+    from dphist.releasing.rounds import rounds_noise
+
+    noise = rounds_noise(plan)
+    return RoundsTask(
+        events, Choice(tap.words(4).tobytes(), portable=not tap.private), noise.most_items, noise.lattice,
+        noise.growth, alone=noise.alone is not None, known=request.public_items() or request.known_items(),
+        listed=request.items is not None, values=values_of(plan, request.summed), ordered=not tap.private,
+    )  # fmt: skip
+
+
+def _in_rounds(
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, attempt: Attempt,
+    target: Target | None,
+) -> Release:  # fmt: skip
+    """Count and add noise in rounds."""
+    from dphist.releasing.document import Nonzero
+    from dphist.releasing.noise import Job
+    from dphist.releasing.rounds import release_rounds
+    from dphist.sampling.tap import SecureTap, SeededTap
+
+    assert isinstance(planned, Plan)
+    tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
+    task = rounds_task(planned, request, events, tap)
+    job = Job(request, planned, Nonzero.NOT_NEEDED, task, tap, None, attempt.receipt)
+    with engine.rounds(task, _watch(request, "counting")) as counted:
+        if request.engine_name == "spark":
+            from dphist.releasing.spark_rounds import release_rounds_on_spark
+
+            return release_rounds_on_spark(job, counted, target, attempt.note_written)
+        return release_rounds(job, counted, _watch(request, "adding noise"))
+
+
+def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:
+    """The columns to sum, in the steps of the plan's noise."""
     noises = [(number, noise) for number, noise in enumerate(plan.sums) for _ in range(noise.columns)]
-    values = tuple(
+    return tuple(
         Value(column, noise.low, noise.high, noise.reach, number if noise.columns > 1 else None)
         for column, (number, noise) in zip(summed, noises, strict=True)
     )
-    return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
+
+
+def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
+    """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
+    weights = tuple((level.items, level.weight) for level in plan.levels)
+    return Task(events, choice, weights[-1][0] if weights else cap, values=values_of(plan, summed), weights=weights)
 
 
 # 6. Noise.

@@ -58,6 +58,17 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
+def composes_gaussian(request: Request) -> bool:
+    """Whether the ledger of a request composes Gaussian noise: Laplace noise would cost many times as much there.
+
+    Decided by the accounting that the ledger was made with, so that a plan does not depend on what was booked.
+    """
+    if request.ledger is None or request.dataset is None:
+        return False
+    account = Ledger.open(request.ledger).account(request.dataset)
+    return account.by_first or account.accounting != "sum"
+
+
 def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
     """rho and delta of a release. A limit chosen privately adds the rho of the noisy numbers of users, 1/(2 V).
 
@@ -550,7 +561,7 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
     from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import Chosen, plan_from, recorded_decimals
+    from dphist.releasing.document import Chosen, findings_from, plan_from, recorded_decimals
     from dphist.releasing.result import Names, Release
     from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
@@ -574,6 +585,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
-        request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
+        request=document["request"], written=written, chosen=chosen,
+        findings=findings_from(document) if "findings" in document else None, receipt=document["booking"],
         created=document["created"], decimals=recorded_decimals(document),
     )  # fmt: skip

@@ -26,7 +26,7 @@ from dphist.planning.utility import (
 )
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
-from dphist.releasing.document import caveats, conditions, is_difference
+from dphist.releasing.document import Findings, caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
@@ -113,11 +113,16 @@ def summarize(
     correction: Correction | None = None,
     rough: bool = False,
     private: bool = True,
+    findings: Findings | None = None,
+    margins: NDArray[Any] | None = None,
 ) -> Summary:
     """The summary of a release with this many `items` and this `largest` count.
 
-    A limit that was chosen privately has a `correction`, which is not shown if it is `rough`.
+    A limit that was chosen privately has a `correction`, which is not shown if it is `rough`. A release in rounds
+    has `findings`, and a margin for each count.
     """
+    if findings is not None:
+        return _of_rounds(plan, request, findings, margins, items=items, largest=largest, private=private)
     verdict = verdict_of(budget, None if is_difference(plan, request) else largest)
     chosen, correction = correction is not None, None if rough else correction
     hidden = _hidden_below(plan, request, correction)
@@ -144,6 +149,65 @@ def summarize(
         warnings=tuple(warnings[:_MOST_WARNINGS]),
         query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
+
+
+def _of_rounds(
+    plan: Plan,
+    request: Mapping[str, Any],
+    findings: Findings,
+    margins: NDArray[Any] | None,
+    *,
+    items: int,
+    largest: float | None,
+    private: bool,
+) -> Summary:
+    verdict, public = verdict_of(plan.budget, largest), "items" in request
+    margin = 0.0 if margins is None or not margins.size else float(np.median(margins))
+    hidden = None if public else findings.needed
+    words = f"items with fewer than about {hidden:,} users" if hidden is not None else (
+        "nothing: every item of the list is released"
+    )
+    reason = [] if findings.reason is None else [f"{findings.reason[:1].upper()}{findings.reason[1:]}."]
+    why_few = ""
+    if hidden is not None and items <= _FEW:
+        how_many = f"Only {count_items(items)} passed" if items else "No item passed"
+        tries = ["data of more users", "coarser items (such as categories, or days instead of seconds)"]
+        tries += ["a larger ε or the goal keys" if request.get("goal") != "keys" else "a larger ε"]
+        why_few = (
+            f"{how_many} the threshold. An item needs about {hidden:,} users to be released. To get more: "
+            f"{tries[0]}, {tries[1]}, {tries[2]}."
+        )
+    warnings = [
+        *(verdict.warnings if private else ()),
+        *conditions(plan, request, _CONDITIONS),
+        *reason,
+        *caveats(plan, request, ["clamped-sums", "shared-noise"]),
+    ]
+    return Summary(
+        headline=f"{count_items(items)} released{', all of a public list' if public else ''}",
+        margin=margin,
+        margin_words=_margins_in_words(margins),
+        hidden_below=hidden,
+        hidden_words=words,
+        limit_words=f"none: of users with more than {plan.contract.items:,} items a random {plan.contract.items:,} count",
+        limit_leaves_out=False,
+        left_out=None,
+        budget=plan.budget,
+        verdict=verdict,
+        private=private,
+        why_few=why_few,
+        warnings=tuple(warnings[:_MOST_WARNINGS]),
+        query_condition=next(iter(conditions(plan, request, ["query"])), None),
+    )
+
+
+def _margins_in_words(margins: NDArray[Any] | None) -> str:
+    """From the usual margin to the largest, which is that of the most popular items."""
+    if margins is None or not margins.size:
+        return "in the column margin (95 %)"
+    usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
+    upper = f", ±{figure(most)} at most" if most > usual else ""
+    return f"±{figure(usual)} for half of the counts{upper}: see the column margin (95 %)"
 
 
 def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:

@@ -21,13 +21,16 @@ from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, count_decimals, rounding_step, verdict_of
-from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
+from dphist.planning.estimate import size_bounds
+from dphist.privacy.types import FORMAT, Budget, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
     Chosen,
+    Findings,
     correction_from,
     counts_facts,
     document_of,
+    findings_from,
     is_difference,
     plan_choice_for,
     plan_facts,
@@ -36,7 +39,8 @@ from dphist.releasing.document import (
     with_lower_threshold,
 )
 from dphist.releasing.histogram import sketch_problem, sketch_request
-from dphist.releasing.request import AUTO, Request, count_column, request_from
+from dphist.releasing.request import AUTO, MARGIN, ROUNDS, Request, count_column, request_from
+from dphist.releasing.rounds import limit_of, rounds_noise
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
 if TYPE_CHECKING:
@@ -209,10 +213,17 @@ class _Examination:
             return
         self.private = document.get("private") is True and "seed" not in request
         auto = request.get("max-items-per-user") == AUTO
+        rounds = request.get("max-items-per-user") == ROUNDS
         if not self.private:
             self.problems.append(SEEDED)
         plan = self._recompute_plan(document.get("plan"))
         if plan is None or not self._check_form(document):
+            return
+        if rounds != isinstance(plan.noise, RoundsNoise):
+            self.problems.append("the plan is for another request")
+            return
+        if rounds:
+            self._check_rounds(plan, document, table)
             return
         # Quick checks first: repeating a choice takes seconds.
         correction = correction_from(document) if auto else None
@@ -311,6 +322,59 @@ class _Examination:
             slack = max(1.01 * rounding_step(decimals), 1e-6 * plan.total_noise)
             self.problems += _column_problems(table, expected, slack)
 
+    def _check_rounds(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
+        """The numbers follow from the findings as far as they can: what was measured is not published."""
+        findings, request = findings_from(document), document["request"]
+        if table is not None and self.request is not None:
+            self._check_estimates(plan, findings, document, table)
+        self._check_booking(document)
+        self.verdict = verdict_of(plan.budget, self.largest_count)
+        if not same_json([request.get("epsilon"), request.get("delta")], [plan.budget.epsilon, plan.budget.delta]):
+            self.problems.append("the plan's budget is not that of the request")
+        noise = rounds_noise(plan)
+        listed = "items" in request
+        group = isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian"
+        if listed != (not noise.parts) or listed != (plan.contract.max_nonzero is not None) or group:
+            self.problems.append("the plan relies on bounds that were not requested, or is for another request")
+        if listed and table is not None and table.num_rows != plan.contract.max_nonzero:
+            self.problems.append("the release does not have as many items as the public list")
+        self._compare_entries(plan, document, None, findings)
+
+    def _check_estimates(self, plan: Plan, findings: Findings, document: dict[str, Any], table: Any) -> None:
+        request = self.request
+        assert request is not None
+        if table.column_names != request.output_columns():
+            self.problems.append("the columns of the release are not those of the request")
+            return
+        whole, decimals = request.round, recorded_decimals(document)
+        if not same_json(decimals, 0 if whole else count_decimals(plan)):
+            self.problems.append("the counts are not rounded as the noise requires")
+            return
+        kinds = {request.count_name: "int64", MARGIN: "int64"} if whole else {}
+        columns = {}
+        for name in request.number_columns():
+            values = _finite_column(table, name, kinds.get(name, "double"))
+            if values is None and not (whole and name.endswith(("_low", "_high"))):
+                self.problems.append(f"a value of the column {name!r} is not a number")
+                return
+            columns[name] = values
+        counts, margins = columns[request.count_name], columns[MARGIN]
+        assert counts is not None
+        assert margins is not None
+        if counts.size:
+            self.largest_count = float(counts.max())
+        if any((values != np.round(values, decimals)).any() for values in (counts, margins)):
+            self.problems.append("a count has more decimals than the certificate states")
+        if (margins <= 0).any():
+            self.problems.append("a margin is not above 0")
+        sizes, rounds = len(size_bounds(rounds_noise(plan).most_items)), len(rounds_noise(plan).parts)
+        if len(findings.found) != rounds + 2 or sum(findings.found) != table.num_rows:
+            self.problems.append("the certificate's findings are not those of the released items")
+        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, table.num_rows):
+            self.problems.append("the limit of the measurement does not follow from the noisy numbers of users")
+        else:
+            self.checks.append("the limit of the measurement follows from noisy numbers of users")
+
     def _check_booking(self, document: dict[str, Any]) -> None:
         """The booking is for the request's dataset. The ledger itself is not read."""
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
@@ -368,11 +432,13 @@ class _Examination:
         if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release does not have as many items as the public list")
 
-    def _compare_entries(self, plan: Plan, document: dict[str, Any], chosen: Chosen | None) -> None:
+    def _compare_entries(
+        self, plan: Plan, document: dict[str, Any], chosen: Chosen | None, findings: Findings | None = None
+    ) -> None:
         """The certificate has exactly the entries of a release with this plan and request."""
         expected = document_of(
             plan, document["request"], private=self.private, offset=document["counts"].get("offset"),
-            version=document["dphist"], created=document["created"], chosen=chosen,
+            version=document["dphist"], created=document["created"], chosen=chosen, findings=findings,
             receipt=document.get("booking"), decimals=document["counts"].get("decimals"),
         )  # fmt: skip
         # The plan was compared before, except for its last digits.
