@@ -11,8 +11,8 @@ Every number is of `dphist.release` itself with all of its spending, at delta 1e
 - CPU: seconds of one release, in this process.
 
 `--data` is a folder of Parquet files with the columns user and item. Made here are the common job of
-benchmarks/peers.py, the demo's search log, its orders, users by month and by weekday of orders, 5,000 users with one
-item each, and users with a geometric number of items of mean 2.
+benchmarks/peers.py, the demo's search log, its orders, users per month and per day, 5,000 users with one item
+each, and users with a geometric number of items of mean 2.
 """
 
 from __future__ import annotations
@@ -42,12 +42,20 @@ def _made(folder: Path, data: Path | None) -> Iterator[tuple[str, Path]]:
     for path in sorted(data.glob("*.parquet")) if data else []:
         yield path.stem, path
     common = folder / "common.parquet"
-    subprocess.run([sys.executable, ROOT / "benchmarks/peers.py", "--make", common], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, ROOT / "benchmarks/peers.py", "--make", common], check=True, stdout=subprocess.DEVNULL
+    )
     yield "common job", common
     log, orders = folder / "log.parquet", folder / "orders.csv"
-    run = [sys.executable, ROOT / "examples/search_log/make_log.py", "--output", log]
+    run: list[str | Path] = [sys.executable, ROOT / "examples/search_log/make_log.py", "--output", log]
     subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
-    run = [sys.executable, ROOT / "examples/purchases/make_shop.py", "--output", folder / "shop.sqlite", "--orders"]
+    run = [
+        sys.executable,
+        ROOT / "examples/purchases/make_shop.py",
+        "--output",
+        folder / "shop.sqlite",
+        "--orders",
+    ]
     subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
     yield "demo log", _pairs(folder / "log_pairs.parquet", f"SELECT user_id, query FROM '{log}'")
     yield "orders", _pairs(folder / "orders_pairs.parquet", f"SELECT customer, product FROM '{orders}'")
@@ -75,8 +83,13 @@ def _synthetic(folder: Path) -> Iterator[tuple[str, Path]]:
     rng = np.random.default_rng(6)
     yield "one item each", _write(folder / "one.parquet", np.arange(5_000), rng.zipf(1.5, 5_000) % 100_000)
     sizes = rng.geometric(0.5, 50_000)
-    yield "geometric", _write(
-        folder / "geometric.parquet", np.repeat(np.arange(50_000), sizes), rng.zipf(1.3, sizes.sum()) % 1_000_000
+    yield (
+        "geometric",
+        _write(
+            folder / "geometric.parquet",
+            np.repeat(np.arange(50_000), sizes),
+            rng.zipf(1.3, sizes.sum()) % 1_000_000,
+        ),
     )
 
 
@@ -86,10 +99,10 @@ def _write(path: Path, user: Any, item: Any) -> Path:
     return path
 
 
-def measure(path: Path, epsilon: float, goal: str, runs: int) -> dict[str, float]:
+def measure(path: Path, epsilon: float, goal: Any, runs: int) -> dict[str, float]:
     """The means over the runs."""
     query = f"SELECT item::VARCHAR, count(DISTINCT user)::DOUBLE FROM '{path}' WHERE item IS NOT NULL GROUP BY 1"
-    truth = dict(duckdb.sql(query).fetchall())
+    truth: dict[str, float] = dict(duckdb.execute(query).fetchall())
     total, largest = sum(truth.values()), sorted(truth, key=truth.__getitem__, reverse=True)[:10]
     rows = []
     for _ in range(runs):
@@ -105,7 +118,9 @@ def measure(path: Path, epsilon: float, goal: str, runs: int) -> dict[str, float
         off = sum(abs(counts.get(item, 0.0) - users) for item, users in truth.items())
         held = [abs(counts[item] - truth[item]) <= margins[item] for item in counts]
         top = [counts[item] / truth[item] - 1.0 for item in largest if item in counts]
-        rows.append((len(counts), off / total, np.mean(held) if held else np.nan, np.mean(top) if top else np.nan, spent))
+        rows.append(
+            (len(counts), off / total, np.mean(held) if held else np.nan, np.mean(top) if top else np.nan, spent)
+        )
     names = ("items", "distance", "intervals", "top ten", "CPU")
     return dict(zip(names, np.nanmean(np.array(rows, dtype=float), axis=0).tolist(), strict=True))
 
@@ -121,7 +136,8 @@ def main() -> None:
     parser.add_argument("--goal", action="append", choices=["accuracy", "keys"])
     parser.add_argument("--only", help="only data sets whose name contains this")
     given = parser.parse_args()
-    print("| data | epsilon | goal | items | distance | intervals | top ten | CPU s |\n|---|---|---|---|---|---|---|---|")
+    print("| data | epsilon | goal | items | distance | intervals | top ten | CPU s |")
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name, path in _made(Path(folder), given.data):
             if given.only and given.only not in name:

@@ -39,27 +39,27 @@ MECHANISMS: Final = {
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences about a plan, and about what other options would give for the same budget."""
     if isinstance(plan.noise, RoundsNoise):
-        return _rounds(plan, plan.noise)
+        return _rounds(plan.noise)
     others = _alternatives(plan) if alternatives else []
     return [sentence for sentence in (_choice(plan), _passing(plan), *_sums(plan), *others) if sentence]
 
 
-def _rounds(plan: Plan, noise: RoundsNoise) -> list[str]:
+def _rounds(noise: RoundsNoise) -> list[str]:
     """What to expect of a release in rounds. How much noise a count has depends on what is found."""
     whole = sum(noise.parts) + noise.sizes + noise.measure
     share = f"{100.0 * noise.measure / whole:.0f} %"
     least = f"±{figure(1.96 * noise.sigma)}"
     measured = (
-        f"The items are measured with {share} of the budget: with a limit of M items per user, which follows from "
-        f"noisy numbers of users, the noise is {least} times the square root of M (95 %). Each count gets a margin "
-        "of its own."
+        f"The items are measured with {share} of the budget. With a limit of M items per user, which follows from "
+        f"noisy numbers of users, the noise is {least} times the square root of M (95 %). Each count gets a "
+        "margin of its own."
     )
     if not noise.parts:
         return [f"Every item on the list is released; there is no threshold. {measured}"]
     found = (
-        f"Items are found in {len(noise.parts)} rounds whose evidence is pooled; found and hopeless items leave the "
-        "lists of the users, so that the others count for more. A user with n items counts 1/√n for each in the "
-        f"first round. In the end an item needs the evidence of {figure(noise.threshold)} users who count in full."
+        f"Items are found in {len(noise.parts)} rounds whose evidence is pooled; found and hopeless items leave "
+        "the lists of the users, so that the others count for more. A user with n items counts 1/√n for each in "
+        f"the first round. In the end an item needs evidence of {figure(noise.threshold)} users who count in full."
     )
     if noise.alone is None:
         return [found, measured]

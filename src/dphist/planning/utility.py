@@ -15,7 +15,7 @@ from scipy import special
 from dphist.display import plain_number
 from dphist.errors import InvalidParameter
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import AnyNoise, Budget, LaplaceNoise, Noise, Plan, PublicNoise
+from dphist.privacy.types import AnyNoise, Budget, LaplaceNoise, Noise, Plan, PublicNoise, RoundsNoise
 
 _ROOT: Final = math.sqrt(2.0 * math.pi)
 # In squared steps: up to here the distribution is summed; beyond, the Euler-Maclaurin formula is as good.
@@ -200,6 +200,8 @@ def count_noise(noise: AnyNoise) -> CountNoise:
     """
     if isinstance(noise, PublicNoise):
         raise InvalidParameter("a public list of items has no threshold: all of it is released")
+    if isinstance(noise, RoundsNoise):
+        raise InvalidParameter("in rounds the noise of a count depends on what is found")
     if isinstance(noise, LaplaceNoise):
         return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.limit + 2)
     if isinstance(noise, Noise):
@@ -229,7 +231,7 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
     r^2 = 1 - rho^2, in units of E's deviation: E[|E|; A > t] = 2 phi(0) Q(t/r) + rho phi(t) (2 Phi(rho t/r) - 1).
     Guarantee: probability and error are as exact as the tails, the distance to 1/variance of its steps.
     """
-    if isinstance(noise, (LaplaceNoise, Noise)) or noise.offset == "none":
+    if isinstance(noise, (LaplaceNoise, Noise, RoundsNoise)) or noise.offset == "none":
         raise InvalidParameter("this noise has no offset")
     law = count_noise(noise)
     first, variance = law.first(above), float(noise.variance + noise.variance_shared)

@@ -204,7 +204,6 @@ class Columns:
             columns |= {f"{name}_estimate": columns[name] * factors for name in totals}
         return columns
 
-
     def estimates(
         self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
     ) -> dict[str, NDArray[Any]]:
@@ -222,7 +221,10 @@ class Columns:
             errors = np.hypot(estimates.standard_error, rounding_step(decimals) / math.sqrt(12.0))
             columns[f"{self.count}_standard_error"] = rounded(errors, None if decimals is None else decimals + 2)
         if look.interval is not None:
-            columns |= {f"{self.count}_low": counts - columns[MARGIN], f"{self.count}_high": counts + columns[MARGIN]}
+            columns |= {
+                f"{self.count}_low": counts - columns[MARGIN],
+                f"{self.count}_high": counts + columns[MARGIN],
+            }
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
         centred = dict(zip(places, sums, strict=True))
         for aggregate, noise in sums_with_noise(plan, self.aggregates):
@@ -230,9 +232,11 @@ class Columns:
             if aggregate.kind == "mean":
                 bounds = float(noise.low), float(noise.high)
                 value, error = estimates.mean_columns(around, deviation, *bounds)
-                ends = [] if look.interval is None else [
-                    *estimates.mean_interval(around, deviation, *bounds, look.interval)
-                ]
+                ends = (
+                    []
+                    if look.interval is None
+                    else [*estimates.mean_interval(around, deviation, *bounds, look.interval)]
+                )
             else:
                 value, error = estimates.sum_columns(around, deviation, float(noise.middle))
                 width = 0.0 if look.interval is None else -float(special.ndtri((1.0 - look.interval) / 2.0))

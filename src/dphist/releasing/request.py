@@ -425,7 +425,11 @@ class Request:
         names = (*estimate, *(aggregate.name for aggregate in self.aggregates))
         sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean" and estimate]
         counts = [self.count_name, *margin, *(self.count_name + end for end in endings[1:])]
-        return [*counts, *(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
+        return [
+            *counts,
+            *(name + end for name in names for end in endings),
+            *(f"{name}_estimate" for name in sums),
+        ]
 
     def output_columns(self) -> list[str]:
         return [*(column.name for column in self.columns), *self.number_columns()]

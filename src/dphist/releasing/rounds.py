@@ -1,20 +1,21 @@
 """A release in rounds: items are found, then measured. The only place where its true numbers meet noise.
 
-All numbers are whole steps, `lattice` of them for one user. A draw with k parts of the budget has discrete Gaussian
-noise of the variance W/k. Users with one item are a group of their own; what they find leaves the lists of the
-others. Then, in round r, every item on the list of somebody gets
+All numbers are whole steps, `lattice` of them for one user. A draw with k parts of the budget has discrete
+Gaussian noise of the variance W/k. Users with one item are a group of their own; what they find leaves the lists of
+the others. Then, in round r, every item on the list of somebody gets
 
     y_r = (sum of the users' weights) + noise,    score_r = k_1 y_1 + ... + k_r y_r.
 
-It is found if the score exceeds the limit of the round, hopeless if it is below the cut, and then leaves all lists:
-by noisy numbers alone. Last, users are counted by how many of the found items they have, and these items, which are
-public now, are measured with one limit for all. Estimates follow from noisy numbers. See docs/theory/rounds.md.
+It is found if the score exceeds the limit of the round, hopeless if it is below the cut, and then leaves all
+lists: by noisy numbers alone. Last, users are counted by how many of the found items they have, and these items,
+which are public now, are measured with one limit for all. Estimates follow from noisy numbers. See
+docs/theory/rounds.md.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -22,19 +23,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.counting.task import Progress, RoundsCount
+from dphist.counting.task import Progress, RoundsCount, is_frame
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.document import Findings
 from dphist.releasing.noise import Job
-from dphist.releasing.result import ARROW, Form, Release, frame_form, one_chunk, release_order, take_rows
-from dphist.releasing.request import MARGIN
+from dphist.releasing.result import ARROW, Release, frame_form, one_chunk, release_order, take_rows
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
-from dphist.counting.task import is_frame
 
 if TYPE_CHECKING:
-    from dphist.releasing.aggregates import Columns
+    pass
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -143,7 +142,7 @@ def measure_items(plan: Plan, counted: RoundsCount, numbers: IntArray, tap: Tap)
     if shared:
         steps += _gaussian(shared).draw(1, tap)[0]
     sums = tuple(
-        noisy(true, _gaussian(limit * part.variance), draws) * float(part.step)
+        np.asarray(noisy(true, _gaussian(limit * part.variance), draws) * float(part.step), dtype=np.float64)
         for true, part in zip(true_sums, plan.summed, strict=True)
     )
     return Measurement(sizes, limit, steps / noise.lattice, sums)
@@ -193,7 +192,10 @@ def findings_of(plan: Plan, found: Found, measured: Measurement, estimates: Esti
 
 
 def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
-    """The users with which an item is found half of the time, by the items found last: users count for less than 1."""
+    """The users with which an item is found half of the time, by the items found last.
+
+    Users with many items count for less than 1.
+    """
     limits = rounds_noise(plan).limits
     if not limits:
         return None
@@ -222,7 +224,15 @@ def release_rounds(job: Job, counted: RoundsCount, watch: Progress | None) -> Re
     request = job.request
     input_form = frame_form(request.input) if is_frame(request.input) else None
     release = Release(
-        rows, counts, job.plan, job.tap.private, job.names, ARROW, added=added, input_form=input_form, findings=findings
+        rows,
+        counts,
+        job.plan,
+        job.tap.private,
+        job.names,
+        ARROW,
+        added=added,
+        input_form=input_form,
+        findings=findings,
     )
     return job.complete(release)
 

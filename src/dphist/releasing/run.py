@@ -181,9 +181,10 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned)  # 4. Book
             if request.in_rounds:  # 5. and 6. for each round
-                result = attempt.release = _in_rounds(request, planned, engine, events, attempt, target)
+                result = attempt.release = _in_rounds(request, planned, engine, events, attempt)
             else:
                 job = _prepare_job(request, planned, engine, events, attempt.receipt)
+                assert isinstance(job.task, Task)
                 with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
                     result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
         result = _write(request, result, target, attempt)  # 7. Write
@@ -409,9 +410,8 @@ def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> Round
 
 
 def _in_rounds(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, attempt: Attempt,
-    target: Target | None,
-) -> Release:  # fmt: skip
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, attempt: Attempt
+) -> Release:
     """Count and add noise in rounds."""
     from dphist.releasing.document import Nonzero
     from dphist.releasing.noise import Job
@@ -423,10 +423,6 @@ def _in_rounds(
     task = rounds_task(planned, request, events, tap)
     job = Job(request, planned, Nonzero.NOT_NEEDED, task, tap, None, attempt.receipt)
     with engine.rounds(task, _watch(request, "counting")) as counted:
-        if request.engine_name == "spark":
-            from dphist.releasing.spark_rounds import release_rounds_on_spark
-
-            return release_rounds_on_spark(job, counted, target, attempt.note_written)
         return release_rounds(job, counted, _watch(request, "adding noise"))
 
 
@@ -442,7 +438,9 @@ def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:
 def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
     """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
     weights = tuple((level.items, level.weight) for level in plan.levels)
-    return Task(events, choice, weights[-1][0] if weights else cap, values=values_of(plan, summed), weights=weights)
+    return Task(
+        events, choice, weights[-1][0] if weights else cap, values=values_of(plan, summed), weights=weights
+    )
 
 
 # 6. Noise.

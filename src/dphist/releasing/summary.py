@@ -162,10 +162,13 @@ def _of_rounds(
     private: bool,
 ) -> Summary:
     verdict, public = verdict_of(plan.budget, largest), "items" in request
+    most = int(plan.contract.items)
     margin = 0.0 if margins is None or not margins.size else float(np.median(margins))
     hidden = None if public else findings.needed
-    words = f"items with fewer than about {hidden:,} users" if hidden is not None else (
-        "nothing: every item of the list is released"
+    words = (
+        f"items with fewer than about {hidden:,} users"
+        if hidden is not None
+        else ("nothing: every item of the list is released")
     )
     reason = [] if findings.reason is None else [f"{findings.reason[:1].upper()}{findings.reason[1:]}."]
     why_few = ""
@@ -189,7 +192,7 @@ def _of_rounds(
         margin_words=_margins_in_words(margins),
         hidden_below=hidden,
         hidden_words=words,
-        limit_words=f"none: of users with more than {plan.contract.items:,} items a random {plan.contract.items:,} count",
+        limit_words=f"none up to {count_items(most)}: of users with more a random {most:,} count",
         limit_leaves_out=False,
         left_out=None,
         budget=plan.budget,

@@ -19,9 +19,9 @@ from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
+from dphist.planning.estimate import size_bounds
 from dphist.planning.planner import gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, count_decimals, rounding_step, verdict_of
-from dphist.planning.estimate import size_bounds
 from dphist.privacy.types import FORMAT, Budget, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
@@ -363,7 +363,7 @@ class _Examination:
         assert margins is not None
         if counts.size:
             self.largest_count = float(counts.max())
-        if any((values != np.round(values, decimals)).any() for values in (counts, margins)):
+        if decimals is not None and any((one != np.round(one, decimals)).any() for one in (counts, margins)):
             self.problems.append("a count has more decimals than the certificate states")
         if (margins <= 0).any():
             self.problems.append("a margin is not above 0")
