@@ -268,48 +268,6 @@ def shared_part(plan: Plan) -> float:
     return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
 
 
-ESTIMATE: Final = "estimate"
-ESTIMATES: Final = tuple(ESTIMATE + end for end in ("", "_standard_error", "_low", "_high"))
-
-
-@dataclass(frozen=True)
-class Correction:
-    """The factors that turn counts under a limit into estimates of the number of users, with standard errors.
-
-    Factors between two `counts` are interpolated; before the first and after the last they are constant. They are
-    largest for rare items: many users have a common item however few items they have.
-    """
-
-    counts: tuple[float, ...]
-    factors: tuple[float, ...]
-    errors: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        numbers = np.array([self.counts, self.factors, self.errors], dtype=np.float64)
-        if not (numbers.shape[1] and np.isfinite(numbers).all() and (numbers >= 0.0).all()):
-            raise InvalidParameter("a correction needs counts with finite factors and errors")
-        if (np.diff(numbers[0]) <= 0.0).any() or (numbers[1] < 1.0).any():
-            raise InvalidParameter("a correction needs increasing counts and factors of at least 1")
-
-    @property
-    def factor(self) -> float:
-        """The factor of rare items."""
-        return self.factors[0]
-
-    def factors_at(self, counts: ArrayLike) -> FloatArray:
-        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.factors)
-
-    def errors_at(self, counts: ArrayLike) -> FloatArray:
-        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.errors)
-
-    def to_dict(self) -> dict[str, list[float]]:
-        return {
-            "counts": list(self.counts),
-            "factors": list(self.factors),
-            "standard_errors": list(self.errors),
-        }
-
-
 def count_decimals(plan: Plan) -> int | None:
     """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
 
@@ -349,42 +307,23 @@ def added_columns(
     interval: float | None,
     decimals: int | None,
     whole: bool = False,
-    correction: Correction | None = None,
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """The published counts, and the requested columns with their standard errors and confidence intervals.
 
     All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
-    With a `correction`, estimates of the number of users follow, with the same columns.
     """
-    outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
     step = rounding_step(decimals)
-
     near = partial(rounded, decimals=decimals, whole=whole)
     published = near(counts)
-    # Rounding adds an error of its own, at worst uniform over one step.
-    spread = math.hypot(plan.total_noise, step / math.sqrt(12.0))
-    width = 0.0 if interval is None else half_width(plan, interval) + step / 2.0
     added: dict[str, NDArray[Any]] = {}
-
-    def add(name: str, values: NDArray[Any], spread: FloatArray | float, width: FloatArray | float) -> None:
-        if error:
-            errors = np.full(values.size, spread)
-            added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
-        if interval is not None:
-            added[f"{name}_low"] = near(values - width, towards=np.floor)
-            added[f"{name}_high"] = near(values + width, towards=np.ceil)
-
-    add(name, published, spread, width)
-    if correction is not None:
-        # Estimates grow more slowly than counts, so the factor is an upper bound of how much noise is multiplied.
-        factors = correction.factors_at(published)
-        estimate = near(published * factors)
-        of_factor = np.abs(published) * correction.errors_at(published)
-        added[ESTIMATE] = estimate
-        add(
-            ESTIMATE, estimate, np.hypot(spread * factors, of_factor),
-            np.hypot(width * factors, outside * of_factor) + step / 2.0,
-        )  # fmt: skip
+    if error:
+        # Rounding adds an error of its own, at worst uniform over one step.
+        errors = np.full(published.size, math.hypot(plan.total_noise, step / math.sqrt(12.0)))
+        added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
+    if interval is not None:
+        width = half_width(plan, interval) + step / 2.0
+        added[f"{name}_low"] = near(published - width, towards=np.floor)
+        added[f"{name}_high"] = near(published + width, towards=np.ceil)
     return published, added
 
 

@@ -17,7 +17,6 @@ from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
 from dphist.planning.estimate import Estimates
 from dphist.planning.utility import (
-    Correction,
     added_columns,
     count_decimals,
     half_width,
@@ -177,19 +176,18 @@ class Columns:
     look: Published
     whole: bool
     aggregates: tuple[Aggregate, ...]
-    correction: Correction | None
 
     @classmethod
-    def of(cls, request: Request, correction: Correction | None) -> Columns:
+    def of(cls, request: Request) -> Columns:
         look = Published(request.standard_error, request.interval)
-        return cls(request.count_name, look, request.round, request.aggregates, correction)
+        return cls(request.count_name, look, request.round, request.aggregates)
 
     def numbers(self, counts: FloatArray, sums: Sequence[FloatArray], plan: Plan) -> dict[str, NDArray[Any]]:
         """The columns by name, from noisy counts and noisy centred sums."""
         look = self.look
         noisy, added = added_columns(
             counts, plan, self.count, error=look.error, interval=look.interval, whole=self.whole,
-            decimals=0 if self.whole else count_decimals(plan), correction=self.correction,
+            decimals=0 if self.whole else count_decimals(plan),
         )  # fmt: skip
         columns = {self.count: noisy, **added}
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
@@ -198,10 +196,6 @@ class Columns:
             compute = _mean_columns if aggregate.kind == "mean" else sum_columns
             values = compute(counts, centred[aggregate.of, aggregate.column], plan, noise, look)
             columns |= zip(look.names(aggregate.name), values, strict=True)
-        if self.correction is not None:
-            factors = self.correction.factors_at(noisy)
-            totals = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean"]
-            columns |= {f"{name}_estimate": columns[name] * factors for name in totals}
         return columns
 
     def estimates(

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
-AUTO: Final = "auto"
-ROUNDS: Final = "rounds"
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
 MARGIN: Final = "margin"
 STREAM: Final = "-"  # standard input or output
@@ -110,19 +108,14 @@ class Request:
     epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
-    max_items_per_user: Annotated[int | Literal["auto", "rounds"] | None, _limit("M|auto",
-        "Limit on the items of one user. auto chooses it privately, with a small share of the budget, and adds an "
-        "estimate of the number of users to each count. [auto]")] = None
-    excess: Annotated[Literal["drop", "spread"] | None, _limit("",
-        "Items of a user beyond M: drop keeps a random M; spread keeps up to 16 M, each with a smaller weight. "
-        "[drop; with auto: the better of the two]")] = None
+    max_items_per_user: Annotated[int | None, _limit("M",
+        "Limit on the items of one user: a random M of them count, with the same noise for all. [no limit: items "
+        "are found in rounds and then measured]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
-        "With auto: optimize for accurate counts, or for many items. [accuracy]")] = None
+        "Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]")] = None
     known: Annotated[Any, _limit("FILE",
-        "Items that are public already, such as last week's release: they are measured without being found "
-        "again.")] = None
-    cap_share: Annotated[float | None, _advanced("SHARE",
-        "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
+        "Without a limit: items that are public already, such as last week's release. They are measured without "
+        "being found again.")] = None
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
@@ -170,8 +163,8 @@ class Request:
     count_name: Annotated[str, _columns("NAME", "Name of the count column. [count]")] = "count"
     standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
     interval: Annotated[float | None, _columns("LEVEL",
-        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
-        "limit.")] = None
+        "Add a confidence interval for each count (e.g. 0.95). With a limit on users it covers the noise, not the "
+        "items that the limit leaves out.")] = None
     round: Annotated[bool, _columns("",
         "Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]")] = False
 
@@ -231,22 +224,7 @@ class Request:
         bounds = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
         if len(bounds) > 1:
             raise InvalidParameter(f"give one of {' and '.join(map(flag, bounds))}, not both")
-        if not bounds and self.max_items_per_user is None:
-            object.__setattr__(self, "max_items_per_user", AUTO)
-        auto = self.max_items_per_user == AUTO
         self._check_rounds()
-        if self.excess is not None and (self.max_items_per_user is None or self.top is not None):
-            raise InvalidParameter("--excess needs --max-items-per-user; a release with --top counts every item")
-        if self.excess == "spread" and (self.lower_threshold > 1 or self.mechanism == "laplace"):
-            raise InvalidParameter("--excess spread cannot be used with --lower-threshold or Laplace noise")
-        if self.goal is not None and not auto and not self.in_rounds:
-            raise InvalidParameter(f"--goal needs --max-items-per-user {AUTO}")
-        if auto and (self.top is not None or self.max_nonzero is not None):
-            raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
-        if self.cap_share is not None and (not auto or not 0.0 < self.cap_share <= 0.5):
-            raise InvalidParameter(
-                f"--cap-share is for --max-items-per-user {AUTO}, above 0 and at most 0.5, not {self.cap_share!r}"
-            )
         if self.items is not None and self.lower_threshold != 1:
             raise InvalidParameter(
                 "--lower-threshold cannot be used with --items: all items of a list are released"
@@ -260,21 +238,20 @@ class Request:
             raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
 
     def _check_rounds(self) -> None:
-        """What a release in rounds cannot be combined with; `known` and a goal are for it alone."""
-        if not self.in_rounds:
-            if self.known is not None:
-                raise InvalidParameter("--known is for releases without a limit: leave --max-items-per-user out")
-            return
-        alone = {"top": None, "max_nonzero": None, "excess": None, "gamma": None, "minimize": "threshold"}
-        for name, default in alone.items():
-            if getattr(self, name) != default:
-                raise InvalidParameter(f"{flag(name)} needs a limit: give --max-items-per-user too")
-        if self.lower_threshold != 1 or self.mechanism == "laplace":
-            wrong = "--lower-threshold" if self.lower_threshold != 1 else "--mechanism laplace"
-            raise InvalidParameter(f"{wrong} needs a limit: give --max-items-per-user too")
-        if self.items is not None and (self.known is not None or self.goal is not None):
-            wrong = "--known" if self.known is not None else "--goal"
-            raise InvalidParameter(f"{wrong} cannot be used with --items: nothing has to be found there")
+        """What a release in rounds cannot be combined with; `known` and `goal` are for it alone."""
+        for name in ("known", "goal"):
+            if getattr(self, name) is not None and (self.items is not None or not self.in_rounds):
+                given = next(
+                    one for one in ("items", "max_items_per_user", "top", "max_nonzero") if getattr(self, one)
+                )
+                raise InvalidParameter(f"{flag(name)} cannot be used with {flag(given)}")
+        if self.in_rounds:
+            fixed = {"lower_threshold": 1, "minimize": "threshold"}
+            wrong = [name for name, default in fixed.items() if getattr(self, name) != default]
+            wrong += ["mechanism"] if self.mechanism == "laplace" else []
+            if wrong:
+                value = f" {getattr(self, wrong[0])}" if wrong[0] != "lower_threshold" else ""
+                raise InvalidParameter(f"{flag(wrong[0])}{value} needs a limit: give --max-items-per-user too")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
@@ -359,7 +336,7 @@ class Request:
     @property
     def in_rounds(self) -> bool:
         """Whether items are found in rounds and then measured, without a limit on the items of a user."""
-        return self.max_items_per_user == ROUNDS
+        return self.max_items_per_user is None and self.top is None and self.max_nonzero is None
 
     @property
     def engine_name(self) -> str:
@@ -369,17 +346,6 @@ class Request:
     def spark_settings(self) -> tuple[tuple[str, str], ...]:
         pairs = (text.partition("=") for text in self.spark_conf)
         return tuple((name, value) for name, _, value in pairs)
-
-    @property
-    def excess_on_offer(self) -> Literal["drop", "spread"] | None:
-        """With a chosen limit: how to treat items beyond it, or None for the better way."""
-        return "drop" if self.lower_threshold > 1 else self.excess
-
-    @property
-    def cap(self) -> int | None:
-        """The limit on the items of a user; not for `auto`."""
-        assert isinstance(self.max_items_per_user, int | None)
-        return self.max_items_per_user
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -420,16 +386,9 @@ class Request:
         """The columns of numbers in the output: counts and aggregates, with their errors and intervals."""
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
-        estimate = ["estimate"] if self.max_items_per_user == AUTO else []
         margin = [MARGIN] if self.in_rounds else []
-        names = (*estimate, *(aggregate.name for aggregate in self.aggregates))
-        sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean" and estimate]
         counts = [self.count_name, *margin, *(self.count_name + end for end in endings[1:])]
-        return [
-            *counts,
-            *(name + end for name in names for end in endings),
-            *(f"{name}_estimate" for name in sums),
-        ]
+        return [*counts, *(aggregate.name + end for aggregate in self.aggregates for end in endings)]
 
     def output_columns(self) -> list[str]:
         return [*(column.name for column in self.columns), *self.number_columns()]

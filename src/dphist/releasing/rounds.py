@@ -1,8 +1,8 @@
 """A release in rounds: items are found, then measured. The only place where its true numbers meet noise.
 
 All numbers are whole steps, `lattice` of them for one user. A draw with k parts of the budget has discrete
-Gaussian noise of the variance W/k. Users with one item are a group of their own; what they find leaves the lists of
-the others. Then, in round r, every item on the list of somebody gets
+Gaussian noise of the variance W/k. Users with one item are a group of their own; what they find leaves the lists
+of the others. Then, in round r, every item on the list of somebody gets
 
     y_r = (sum of the users' weights) + noise,    score_r = k_1 y_1 + ... + k_r y_r.
 

@@ -41,18 +41,17 @@ from dphist.releasing.request import Request, check_booking
 if TYPE_CHECKING:
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
 
-def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """The cost of a release in an accounting. A limit chosen privately has no pld profile: its budget counts."""
+def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
+    """The cost of a release in an accounting."""
     from dphist.accounting import profile_of_plan
 
     profile: dict[str, Any] | None = None
     if accounting == "zcdp":
         profile = _zcdp_cost(planned)
-    elif accounting == "pld" and isinstance(planned, Plan):
+    elif accounting == "pld":
         # Twice as fast as the finest profile, and epsilon of ten releases is only 0.1 % larger.
         profile = profile_of_plan(planned, excess=5e-3).to_dict()
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
@@ -69,28 +68,19 @@ def composes_gaussian(request: Request) -> bool:
     return account.by_first or account.accounting != "sum"
 
 
-def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
-    """rho and delta of a release. A limit chosen privately adds the rho of the noisy numbers of users, 1/(2 V).
-
-    The release that follows may depend on these numbers, so the worst plan on offer counts.
-    """
+def _zcdp_cost(plan: Plan) -> dict[str, float]:
+    """rho and delta of a release."""
     from dphist.accounting import zcdp_of_plan
 
-    costs = [zcdp_of_plan(plan) for plan in ([planned] if isinstance(planned, Plan) else planned.plans)]
-    rho, delta = max(cost.rho for cost in costs), max(cost.delta for cost in costs)
-    if not isinstance(planned, Plan):
-        sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
-        rho = math.nextafter(sizes + rho, math.inf)
-    return {"rho": rho, "delta": delta}
+    cost = zcdp_of_plan(plan)
+    return {"rho": cost.rho, "delta": cost.delta}
 
 
 # Shares of delta for the deltas of releases: more of them fit, and rho shrinks only by the logarithm of the rest.
 SHARES: Final = (HALF, 0.75, 0.9)
 
 
-def price_of(
-    planned: Plan | ChoicePlan, account: Account, document: dict[str, Any] | None = None
-) -> tuple[Spend, Composer]:
+def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = None) -> tuple[Spend, Composer]:
     """The cost of a release in the accounting of a dataset, and how costs add up.
 
     With the accounting auto, the first booking decides between zcdp, with one of the shares of delta, and sum: the
@@ -202,7 +192,7 @@ class Attempt:
     drawn: str | None = None
     noted: bool = True
 
-    def book(self, planned: Plan | ChoicePlan) -> None:
+    def book(self, planned: Plan) -> None:
         """Book the release durably, or raise an error that states the remaining budget."""
         if self.request.ledger is None:
             return
@@ -211,8 +201,7 @@ class Attempt:
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
         recorded = self.request.to_dict()
-        plan = planned if isinstance(planned, Plan) else planned.plans[0]
-        promised = guarantee_facts(plan, recorded, planned.budget)
+        promised = guarantee_facts(planned, recorded)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promised}
         if self.earlier is not None:
             _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
@@ -329,9 +318,7 @@ def booked_attempt(
             raise
 
 
-def _check_same_spend(
-    booking: Booking, planned: Plan | ChoicePlan, account: Account, document: dict[str, Any]
-) -> None:
+def _check_same_spend(booking: Booking, planned: Plan, account: Account, document: dict[str, Any]) -> None:
     """Raise unless the plan is the one that was booked: another version of dphist may plan differently."""
     now, then = price_of(planned, account, document)[0].through_json(), booking.spend
     same = (now.epsilon, now.delta, now.profile) == (then.epsilon, then.delta, then.profile)
@@ -560,21 +547,15 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
-    from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import Chosen, findings_from, plan_from, recorded_decimals
+    from dphist.releasing.document import findings_from, plan_from, recorded_decimals
     from dphist.releasing.result import Names, Release
-    from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
 
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
-    plan, chosen = plan_from(document["plan"]), None
-    if "choice" in document:
-        # Planned again, because the file may be forged.
-        planned = plan_request(request, engine_for(request))
-        assert isinstance(planned, ChoicePlan)
-        chosen = Chosen.by(planned, tuple(document["choice"]["noisy_users"]))
+    # Certified again, because the file may be forged.
+    plan = plan_from(document["plan"])
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
@@ -585,7 +566,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
-        request=document["request"], written=written, chosen=chosen,
+        request=document["request"], written=written,
         findings=findings_from(document) if "findings" in document else None, receipt=document["booking"],
         created=document["created"], decimals=recorded_decimals(document),
     )  # fmt: skip
