@@ -35,18 +35,20 @@ def gaussian_delta(squared: Fraction | float, epsilon: float) -> mpf:
         def excess(x: mpf) -> mpf:
             return mp.npdf(x - move) - mp.exp(loss) * mp.npdf(x)
 
-        # Far out the density falls within 1/start.
+        # Far out the density falls within 1/start; the mean of p may be far above.
         unit = 1 / max(mpf(1), start)
-        return mp.quad(excess, [start + unit * step for step in (0, 0.25, 1, 2, 4, 8, 16, 40, 80)])
+        places = [start + unit * step for step in (0, 0.25, 1, 2, 4, 8, 16, 40, 80)]
+        places += [place for step in (-8, -2, 0, 2, 8, 16) if (place := move + step) > start]
+        return mp.quad(excess, sorted(places))
 
 
 def largest_squared(epsilon: float, delta: float) -> mpf:
-    """The squared move whose divergence is delta, by bisection to 25 digits."""
+    """The squared move whose divergence is delta, by bisection."""
     with mp.workdps(_DIGITS):
         low, high = mpf(0), mpf(1)
         while mp.fabs(gaussian_delta_of_move(mp.sqrt(high), epsilon)) < _mpf(delta):
             high *= 2
-        for _ in range(90):
+        for _ in range(200):
             middle = (low + high) / 2
             below = gaussian_delta_of_move(mp.sqrt(middle), epsilon) < _mpf(delta)
             low, high = (middle, high) if below else (low, middle)
