@@ -11,7 +11,7 @@ from dphist.errors import DphistError
 from dphist.planning.planner import CAP_ALONE, top_k_keeps
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise, half_width
-from dphist.privacy.types import Plan, PublicNoise
+from dphist.privacy.types import LaplaceNoise, Plan, PublicNoise, RoundsNoise
 
 MECHANISMS: Final = {
     "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),
@@ -25,6 +25,10 @@ MECHANISMS: Final = {
         "The count after the K largest is subtracted from all counts, and added back with its own noise.",
     ),
     "laplace": ("Laplace noise", "Each count gets its own integer Laplace noise."),
+    "rounds": (
+        "rounds",
+        "Items are found in rounds whose evidence is pooled, and then measured.",
+    ),
     "known-domain": (
         "Gaussian noise on a public list",
         "The items come from a public list, so all of them are released, including those with no users.",
@@ -34,8 +38,37 @@ MECHANISMS: Final = {
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences about a plan, and about what other options would give for the same budget."""
+    if isinstance(plan.noise, RoundsNoise):
+        return _rounds(plan.noise)
     others = _alternatives(plan) if alternatives else []
     return [sentence for sentence in (_choice(plan), _passing(plan), *_sums(plan), *others) if sentence]
+
+
+def _rounds(noise: RoundsNoise) -> list[str]:
+    """What to expect of a release in rounds. How much noise a count has depends on what is found."""
+    whole = sum(noise.parts) + noise.sizes + noise.measure
+    share = f"{100.0 * noise.measure / whole:.0f} %"
+    least = f"±{figure(1.96 * noise.sigma)}"
+    measured = (
+        f"The items are measured with {share} of the budget. With a limit of M items per user, which follows from "
+        f"noisy numbers of users, the noise is {least} times the square root of M (95 %). Each count gets a "
+        "margin of its own."
+    )
+    if not noise.parts:
+        return [f"Every item on the list is released; there is no threshold. {measured}"]
+    found = (
+        f"Items are found in {len(noise.parts)} rounds whose evidence is pooled; found and hopeless items leave "
+        "the lists of the users, so that the others count for more. A user with n items counts 1/√n for each in "
+        f"the first round. In the end an item needs evidence of {figure(noise.threshold)} users who count in full."
+    )
+    if noise.alone is None:
+        return [found, measured]
+    kind = "Laplace" if isinstance(noise.alone, LaplaceNoise) else "Gaussian"
+    alone = (
+        f"Users with one item are a group of their own, with {kind} noise of ±{figure(1.96 * noise.alone.sigma)} "
+        f"(95 %): what more than {figure(noise.alone.threshold)} of them have is found too."
+    )
+    return [found, alone, measured]
 
 
 def _choice(plan: Plan) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,12 +51,11 @@ from dphist.releasing.request import Request, check_booking
 if TYPE_CHECKING:
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
 
-def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """The cost of a release in an accounting. A limit chosen privately has no pld profile: its budget counts."""
+def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
+    """The cost of a release in an accounting."""
     from dphist.accounting import profile_of_plan
 
     profile: dict[str, Any] | None = None
@@ -64,42 +63,37 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
         profile = _gdp_cost(planned)
     elif accounting == "zcdp":
         profile = _zcdp_cost(planned)
-    elif accounting == "pld" and isinstance(planned, Plan):
+    elif accounting == "pld":
         # Twice as fast as the finest profile, and epsilon of ten releases is only 0.1 % larger.
         profile = profile_of_plan(planned, excess=5e-3).to_dict()
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
-def _gdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
-    """The squared move and the delta of events of a release, with those of the noisy sizes as in `_zcdp_cost`."""
-    from dphist.accounting.gaussian import gaussian_of_plan, rounded
+def composes_gaussian(request: Request) -> bool:
+    """Whether the ledger of a request composes Gaussian noise: Laplace noise would cost many times as much there.
 
-    costs = [gaussian_of_plan(plan) for plan in _plans_of(planned)]
-    squared, event = max(cost.squared for cost in costs), max(cost.event for cost in costs)
-    if not isinstance(planned, Plan):
-        variance = planned.choice.variance
-        sizes = rounded(1 / variance, event, variance, 1, planned.budget.delta)
-        squared, event = squared + sizes.squared, sizes.event
-    return {"mu_squared": fraction_up(squared), "delta": event}
-
-
-def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
-    """rho and delta of a release. A limit chosen privately adds the rho of the noisy numbers of users, 1/(2 V).
-
-    The release that follows may depend on these numbers, so the worst plan on offer counts.
+    Decided by the accounting that the ledger was made with, so that a plan does not depend on what was booked.
     """
+    if request.ledger is None or request.dataset is None:
+        return False
+    account = Ledger.open(request.ledger).account(request.dataset)
+    return account.by_first or account.accounting != "sum"
+
+
+def _gdp_cost(plan: Plan) -> dict[str, float]:
+    """The squared move and the delta of events of a release."""
+    from dphist.accounting import gaussian_of_plan
+
+    cost = gaussian_of_plan(plan)
+    return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
+
+
+def _zcdp_cost(plan: Plan) -> dict[str, float]:
+    """rho and delta of a release."""
     from dphist.accounting import zcdp_of_plan
 
-    costs = [zcdp_of_plan(plan) for plan in _plans_of(planned)]
-    rho, delta = max(cost.rho for cost in costs), max(cost.delta for cost in costs)
-    if not isinstance(planned, Plan):
-        sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
-        rho = math.nextafter(sizes + rho, math.inf)
-    return {"rho": rho, "delta": delta}
-
-
-def _plans_of(planned: Plan | ChoicePlan) -> Sequence[Plan]:
-    return (planned,) if isinstance(planned, Plan) else planned.plans
+    cost = zcdp_of_plan(plan)
+    return {"rho": cost.rho, "delta": cost.delta}
 
 
 # Shares of delta for the deltas of releases: more of them fit, and the limit of the loss shrinks only by the
@@ -107,9 +101,7 @@ def _plans_of(planned: Plan | ChoicePlan) -> Sequence[Plan]:
 SHARES: Final = (HALF, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def price_of(
-    planned: Plan | ChoicePlan, account: Account, document: dict[str, Any] | None = None
-) -> tuple[Spend, Composer]:
+def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = None) -> tuple[Spend, Composer]:
     """The cost of a release in the accounting of a dataset, and how costs add up.
 
     With the accounting auto, the first booking decides between gdp and zcdp, with one of the shares of delta, and
@@ -227,7 +219,7 @@ class Attempt:
     drawn: str | None = None
     noted: bool = True
 
-    def book(self, planned: Plan | ChoicePlan) -> None:
+    def book(self, planned: Plan) -> None:
         """Book the release durably, or raise an error that states the remaining budget."""
         if self.request.ledger is None:
             return
@@ -236,8 +228,7 @@ class Attempt:
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
         recorded = self.request.to_dict()
-        plan = planned if isinstance(planned, Plan) else planned.plans[0]
-        promised = guarantee_facts(plan, recorded, planned.budget)
+        promised = guarantee_facts(planned, recorded)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promised}
         if self.earlier is not None:
             _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
@@ -354,9 +345,7 @@ def booked_attempt(
             raise
 
 
-def _check_same_spend(
-    booking: Booking, planned: Plan | ChoicePlan, account: Account, document: dict[str, Any]
-) -> None:
+def _check_same_spend(booking: Booking, planned: Plan, account: Account, document: dict[str, Any]) -> None:
     """Raise unless the plan is the one that was booked: another version of dphist may plan differently."""
     now, then = price_of(planned, account, document)[0].through_json(), booking.spend
     same = (now.epsilon, now.delta, now.profile) == (then.epsilon, then.delta, then.profile)
@@ -585,21 +574,15 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
-    from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import Chosen, plan_from, recorded_decimals
+    from dphist.releasing.document import findings_from, plan_from, recorded_decimals
     from dphist.releasing.result import Names, Release
-    from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
 
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
-    plan, chosen = plan_from(document["plan"]), None
-    if "choice" in document:
-        # Planned again, because the file may be forged.
-        planned = plan_request(request, engine_for(request))
-        assert isinstance(planned, ChoicePlan)
-        chosen = Chosen.by(planned, tuple(document["choice"]["noisy_users"]))
+    # Certified again, because the file may be forged.
+    plan = plan_from(document["plan"])
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
@@ -610,6 +593,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
-        request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
+        request=document["request"], written=written,
+        findings=findings_from(document) if "findings" in document else None, receipt=document["booking"],
         created=document["created"], decimals=recorded_decimals(document),
     )  # fmt: skip
