@@ -73,14 +73,18 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.
     """
-    noise, contract = plan.noise, plan.contract
-    delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
+    noise, contract, delta = plan.noise, plan.contract, event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
         return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)
     slope = fraction_up(squared_sensitivity(noise, contract) / 2)
     shared = noise.sigma_shared > 0.0 and delta > 0.0
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
+
+
+def event_of_plan(plan: Plan) -> float:
+    """Upper bound of the probability that a new count of a user passes the threshold."""
+    return 0.0 if isinstance(plan.noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
 
 
 def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:

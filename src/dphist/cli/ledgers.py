@@ -42,12 +42,13 @@ Expect = Annotated[
     ),
 ]
 Accounting = Annotated[
-    Literal["auto", "zcdp", "pld", "sum"],
+    Literal["auto", "gdp", "zcdp", "pld", "sum"],
     typer.Option(
         "--accounting",
-        help="How releases add up. zcdp: tight, and later releases may depend on earlier results. sum: epsilons "
-        "and deltas are added. auto: zcdp or sum, whichever fits more releases like the first one. pld: slightly "
-        "tighter than zcdp, but valid only if all releases are fixed before the first result is seen.",
+        help="How releases add up. gdp: tight for Gaussian noise. zcdp: also for Laplace noise. sum: epsilons and "
+        "deltas are added. With these, later releases may depend on earlier results. auto: whichever of them fits "
+        "most releases like the first one. pld: valid only if all releases are fixed before the first result is "
+        "seen.",
     ),
 ]
 
@@ -210,7 +211,7 @@ def plan(
 def _composer(account: Account) -> Composer:
     from dphist.ledger.accounts import composer_for
 
-    # With auto nothing is booked yet, so that zcdp would give the same.
+    # With auto nothing is booked yet, so that the others would give the same.
     return composer_for(
         "sum" if account.accounting == "auto" else account.accounting, account.total, account.share
     )
@@ -227,12 +228,13 @@ def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, 
 
 
 def _releases_that_fit(account: Account) -> str:
+    from dphist.ledger.accounts import LOSSES
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total
     week = None if account.accounting == "pld" else weekly_budget(account)
     choices = [f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"]
-    if account.accounting == "zcdp":
+    if account.accounting in LOSSES:
         choices = []
     if week is not None:
         choices.append(

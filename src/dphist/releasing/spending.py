@@ -30,10 +30,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
-from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
+from dphist.ledger.accounts import (
+    AUTO,
+    BY_FIRST,
+    HALF,
+    LOSSES,
+    FilterComposer,
+    Spend,
+    composer_for,
+    round_down,
+)
 from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, Written, target_of
+from dphist.privacy.numerics import fraction_up
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
@@ -49,7 +59,9 @@ def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = N
     from dphist.accounting import profile_of_plan
 
     profile: dict[str, Any] | None = None
-    if accounting == "zcdp":
+    if accounting == "gdp":
+        profile = _gdp_cost(planned)
+    elif accounting == "zcdp":
         profile = _zcdp_cost(planned)
     elif accounting == "pld":
         # Twice as fast as the finest profile, and epsilon of ten releases is only 0.1 % larger.
@@ -68,6 +80,14 @@ def composes_gaussian(request: Request) -> bool:
     return account.by_first or account.accounting != "sum"
 
 
+def _gdp_cost(plan: Plan) -> dict[str, float]:
+    """The squared move and the delta of events of a release."""
+    from dphist.accounting import gaussian_of_plan
+
+    cost = gaussian_of_plan(plan)
+    return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
+
+
 def _zcdp_cost(plan: Plan) -> dict[str, float]:
     """rho and delta of a release."""
     from dphist.accounting import zcdp_of_plan
@@ -76,36 +96,40 @@ def _zcdp_cost(plan: Plan) -> dict[str, float]:
     return {"rho": cost.rho, "delta": cost.delta}
 
 
-# Shares of delta for the deltas of releases: more of them fit, and rho shrinks only by the logarithm of the rest.
-SHARES: Final = (HALF, 0.75, 0.9)
+# Shares of delta for the deltas of releases: more of them fit, and the limit of the loss shrinks only by the
+# logarithm of the rest.
+SHARES: Final = (HALF, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = None) -> tuple[Spend, Composer]:
     """The cost of a release in the accounting of a dataset, and how costs add up.
 
-    With the accounting auto, the first booking decides between zcdp, with one of the shares of delta, and sum: the
-    one by which more releases like it fit, zcdp if both are equal. Nothing was drawn yet, so the limits do not
-    depend on a result. See docs/theory/accounting.md.
+    With the accounting auto, the first booking decides between gdp and zcdp, with one of the shares of delta, and
+    sum: the one by which most releases like it fit. If several fit the same number it is not sum, and of gdp and
+    zcdp the one that leaves more room for the loss. Nothing was drawn yet, so the limits do not depend on a
+    result. See docs/theory/accounting.md.
     """
     if account.accounting != AUTO:
         spend = spend_of(planned, account.accounting, document)
         return spend, composer_for(account.accounting, account.total, account.share)
-    added, composed = (spend_of(planned, accounting, document) for accounting in ("sum", "zcdp"))
-    rho, delta = (float(number) for number in zcdp_of(composed))
 
-    def releases(share: float) -> float:
-        rho_limit, delta_limit = limits_of(account.total, share)
-        return min(rho_limit / rho if rho else math.inf, delta_limit / delta if delta else math.inf)
+    def priced(accounting: str) -> tuple[int, float, Spend, Composer]:
+        """How many such releases fit, how many times the loss does, the cost, and how costs add up."""
+        spend = spend_of(planned, accounting, document)
+        if accounting not in LOSSES:
+            composer = composer_for(accounting, account.total)
+            return account.more_that_fit(spend, composer), 0.0, spend, composer
+        filters = [FilterComposer(accounting, account.total, share) for share in SHARES]
+        best = max(filters, key=lambda one: one.copies(spend)[0])
+        fit = account.more_that_fit(spend, best)
+        return fit, best.copies(spend)[1] if fit else -1.0, spend, best
 
-    zcdp = composer_for("zcdp", account.total, max(SHARES, key=releases))
-    plain = composer_for("sum", account.total)
-    fit = account.more_that_fit(composed, zcdp)
-    if not fit or account.more_that_fit(added, plain) > fit:
-        return added, plain
-    return composed, zcdp
+    _, _, spend, composer = max(map(priced, BY_FIRST), key=lambda found: found[:2])
+    return spend, composer
 
 
 WEEKS: Final = 52
+_SHARE_OF_WEEKS: Final = 0.9
 
 
 def weekly_budget(account: Account) -> Budget | None:
@@ -115,13 +139,15 @@ def weekly_budget(account: Account) -> Budget | None:
     total = account.total
     if account.accounting == "sum":
         return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
-    share = account.share if account.accounting == "zcdp" else SHARES[-1]
+    accounting, share = account.accounting, account.share
+    if accounting == AUTO:
+        accounting, share = "gdp", _SHARE_OF_WEEKS
     delta = round_down(total.delta * share / WEEKS)
 
     def spend_at(epsilon: float, composer: Composer) -> Spend:
         return spend_of(make_plan(epsilon=epsilon, delta=delta, max_items_per_user=20), composer.accounting)
 
-    composer = composer_for("zcdp", total, share)
+    composer = composer_for(accounting, total, share)
     first = spend_at(round_down(total.epsilon / 8), composer)
     epsilon = account.largest_epsilon_like(first, composer, spend_at, times=WEEKS)
     return Budget(epsilon, delta) if epsilon else None
@@ -141,9 +167,10 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
 
 
 _DECIDED: Final = {
+    "gdp": "As the first release it fixes the accounting of the dataset: gdp.",
     "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
     "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
-    "which more releases like it fit than by zcdp.",
+    "which more releases like it fit than by gdp or zcdp.",
 }
 
 
