@@ -140,7 +140,7 @@ def finest_bit(values: FloatArray) -> FloatArray:
 
 
 def worst_cases(contract: Contract) -> list[Case]:
-    """Worst-case neighbours under a contract: only new counts, only changed ones, both, and bits of small counts."""
+    """Worst-case neighbours under a contract: only new counts, only changed ones, both, bits of small counts."""
     items = min(contract.items, MOST_ITEMS)
     bits = Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)
     return [*_count_cases(contract), bits]

@@ -9,7 +9,7 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise, at_level
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,11 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
 
     The shared draw moves by c and the draw of each count by the rest. With such a c fewer changed counts move
     less, so one c covers them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4. Sums
-    beside the m changed counts add `extra` each. With spread, it is the maximum over all levels.
+    beside the m changed counts add `extra` each.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
-    if contract.spread is not None and isinstance(noise, LatticeNoise):
-        return max(
-            squared_sensitivity(*at_level(noise, contract, level)) for level in contract.levels(noise.lattice)
-        )
     unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
     return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
 

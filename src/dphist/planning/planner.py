@@ -82,10 +82,12 @@ def plan(
     minimize: str = "threshold",
     sums: Sequence[tuple[object, ...]] = (),
     weights: Sequence[float] | None = None,
+    goal: str | None = None,
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is certified (epsilon, delta)-private.
 
-    Give one of four bounds. `max_items_per_user`: each user contributes to at most this many counts.
+    Without a bound, it is the plan of a release in rounds, for the `goal` accuracy or keys. Otherwise give one of
+    four bounds. `max_items_per_user`: each user contributes to at most this many counts.
     `max_nonzero`: every possible dataset has at most this many non-zero counts (the k of the paper), which allows
     shared noise. `public_items`: the length of a public list of items, all of which are released. `top`: only the
     largest counts; no bound is needed, because the count after them is subtracted from all. `offset` says how that
@@ -111,6 +113,20 @@ def plan(
     one_of("mechanism", mechanism, ("best", "gaussian", "laplace"))
     tuned = analysis in ("best", "exact") and noise != "continuous" and gamma is None
     bounds = tuple(check_bounds(*one) for one in sums)
+    if max_nonzero is max_items_per_user is top is public_items is None:
+        if not tuned or mechanism == "laplace" or minimize != "threshold" or offset is not None:
+            raise InvalidParameter(
+                "without a limit, items are found in rounds: give max_items_per_user, max_nonzero or top for "
+                "another mechanism, analysis or noise"
+            )
+        from dphist.planning.rounds import plan_rounds
+
+        return plan_rounds(
+            budget, goal=one_of("goal", goal or "accuracy", ("accuracy", "keys")),
+            gaussian=mechanism == "gaussian", sums=bounds, weights=weights,
+        )  # fmt: skip
+    if goal is not None:
+        raise InvalidParameter("goal is for plans without a limit")
     if bounds and (not tuned or mechanism == "laplace"):
         raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, with gamma tuned")
     if offset is not None and top is None:

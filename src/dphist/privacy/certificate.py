@@ -7,11 +7,8 @@ top-k steps with an offset, public lists, Laplace.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +16,7 @@ from flint import acb, arb
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls, exact
-from dphist.privacy.balls import rational, tail
+from dphist.privacy.balls import rational
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_table, text_table
@@ -604,8 +602,7 @@ class NeighbourCase:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
         move = {"add": "adding", "remove": "removing", "either": "adding or removing"}[self.direction]
         return (
-            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared "
-            "counts"
+            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
         )
 
 

@@ -295,9 +295,10 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.rounds import plan_rounds
     from dphist.releasing.document import certify_again
     from dphist.releasing.rounds import rehearse_rounds
-    from dphist.releasing.spending import composes_gaussian
+    from dphist.releasing.spending import account_of, composes_gaussian
 
-    gaussian = request.mechanism == "gaussian" or composes_gaussian(request)
+    account = account_of(request)
+    gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
     plan = plan_rounds(
         Budget(request.epsilon, request.delta), goal=request.goal or "accuracy", public_items=public_items,
         gaussian=gaussian,
