@@ -167,7 +167,7 @@ def event_estimates(noise: RoundsNoise) -> tuple[np.ndarray, np.ndarray]:
 def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
     """The probability that any item that only one user has is found in any round.
 
-        max over n of 1 - (1 - p_n)^n,    p_n <= sum over rounds r of Pr[sum over q <= r of k_q Z_q > K_r T_r - B_r]
+        max over n of 1 - (1 - p_n)^n,  p_n <= sum over rounds r of Pr[sum over q <= r of k_q Z_q > K_r T_r - B_r]
 
     B_r = sum over q <= r of k_q b_q, with the largest weights b_q that a user with n new items can add to one of
     them: those with no other items, as weights decrease in the number of items of the first round, and the cap in
@@ -221,8 +221,7 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
     if of_one > delta:
         case = NeighbourCase(math.inf, 1, 0, "add")
     elif event.several > noise_alone:
-        weight = Fraction(noise.first_weight(event.items), noise.lattice)
-        case = NeighbourCase(math.inf, event.items, 0, "add", weight)
+        case = NeighbourCase(math.inf, event.items, 0, "add")
     else:
         case = public
     return Certificate(epsilon, max(delta, of_one), "rounds", case, 0.0)

@@ -446,6 +446,10 @@ class RoundsNoise:
     def tau(self) -> float:
         return self.threshold - 1.0
 
+    @property
+    def contract(self) -> Contract:
+        return Contract(self.listed or None, self.most_items)
+
     def pooled_parts(self, after: int) -> int:
         """The parts of all rounds up to number `after`, which starts at 0."""
         return sum(self.parts[: after + 1])
