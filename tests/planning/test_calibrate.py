@@ -17,12 +17,15 @@ import dphist
 import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
+from dphist.planning.optimum import on_lattice
+from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import release_probability
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
-from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
+from dphist.privacy.types import ANALYSES, Budget, Contract, LatticeNoise, Noise
+from dphist.releasing.document import certificate_of
 from scheduling import crossed, examples
 
 # These numbers are for continuous noise; tests/privacy/test_discrete.py compares discrete plans with them.
@@ -363,3 +366,22 @@ def test_no_plan_is_above_its_delta_by_any_share(bound: dict[str, Any], epsilon:
     again = certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta
     assert plan.certificate.delta <= delta, f"accepted at {plan.certificate.delta / delta} times its delta"
     assert again <= delta, f"accepted at {again / delta} times its delta"
+
+
+def test_noise_half_a_per_cent_above_delta_is_not_accepted() -> None:
+    """What the search proposes and what others give are compared with delta itself, without a tolerance."""
+    ideal, drawn = (
+        make_plan(epsilon=0.5, delta=1e-5, max_nonzero=12, noise=kind) for kind in ("continuous", "discrete")
+    )
+    assert isinstance(ideal.noise, Noise)
+    contract, above = ideal.contract, Budget(0.5, ideal.certificate.delta / 1.005)
+    with pytest.raises(NoPlan):
+        pytest.fail(f"accepted above its delta: {certify_continuous(ideal.noise, above, contract)}")
+    noise, certificate = on_lattice(ideal.noise, above, contract)
+    assert certificate.delta <= above.delta, f"accepted at {certificate.delta / above.delta} times its delta"
+    again = certify_noise(noise, contract, epsilon=0.5).delta
+    assert again <= above.delta, f"accepted at {again / above.delta} times its delta"
+    assert isinstance(drawn.noise, LatticeNoise)
+    above = Budget(0.5, drawn.certificate.delta / 1.005)
+    with pytest.raises(NotPrivate):
+        pytest.fail(f"accepted above its delta: {certificate_of(drawn.noise, contract, above)}")
