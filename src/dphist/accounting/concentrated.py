@@ -18,7 +18,6 @@ from dphist.privacy.types import (
     Plan,
     PublicNoise,
     RoundsNoise,
-    at_level,
 )
 
 
@@ -89,13 +88,18 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
         # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
         rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
         return RenyiCurve(fraction_up(cost.squared / 2), cost.event, rest)
-    delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
+    delta = event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
         return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)
     slope = fraction_up(squared_sensitivity(noise, contract) / 2)
     shared = noise.sigma_shared > 0.0 and delta > 0.0
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
+
+
+def event_of_plan(plan: Plan) -> float:
+    """Upper bound of the probability that a new count of a user passes the threshold."""
+    return 0.0 if isinstance(plan.noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
 
 
 def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
@@ -105,15 +109,11 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
 
     The shared draw moves by c and the draw of each count by the rest. With such a c fewer changed counts move
     less, so one c covers them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4. Sums
-    beside the m changed counts add `extra` each. With spread, it is the maximum over all levels.
+    beside the m changed counts add `extra` each.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
-    if contract.spread is not None and isinstance(noise, LatticeNoise):
-        return max(
-            squared_sensitivity(*at_level(noise, contract, level)) for level in contract.levels(noise.lattice)
-        )
     unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
     return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
 

@@ -228,8 +228,7 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
     if of_one > delta:
         case = NeighbourCase(math.inf, 1, 0, "add")
     elif event.several > noise_alone:
-        weight = Fraction(noise.first_weight(event.items), noise.lattice)
-        case = NeighbourCase(math.inf, event.items, 0, "add", weight)
+        case = NeighbourCase(math.inf, event.items, 0, "add")
     else:
         case = public
     return Certificate(epsilon, max(delta, of_one), "rounds", case, 0.0)
