@@ -19,7 +19,6 @@ the earlier draws, which are independent of it, might as well not have been made
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
