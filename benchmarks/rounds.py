@@ -125,7 +125,7 @@ def measure(path: Path, epsilon: float, goal: Any, runs: int) -> dict[str, float
     return dict(zip(names, np.nanmean(np.array(rows, dtype=float), axis=0).tolist(), strict=True))
 
 
-DEFAULT: dict[str, Any] = {"max_items_per_user": "rounds"}
+DEFAULT: dict[str, Any] = {}
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def _with_rounding(event: float, draws: int, part: Fraction) -> float:
 
 def _moved_draws(noise: LatticeNoise, contract: Contract) -> int:
     """The most draws that one user moves: with shared noise all counts, itself and the offset; else the user's."""
-    items = contract.spread or contract.items
+    items = contract.items
     columns = items * sum(one.columns for one in noise.sums)
     if noise.variance_shared and contract.max_nonzero is not None:
         return contract.max_nonzero + 2 + columns

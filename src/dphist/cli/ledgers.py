@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dphist.ledger import Checkpoint, Spend
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.ledger.store import Accounts
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
 
 
@@ -175,8 +174,7 @@ def plan(
 ) -> None:
     """Check whether a release would fit the remaining budget, and how often. Books nothing.
 
-    Plans the release as `dphist release` would, with these limits or with an automatic limit on the items of each
-    user. Exit code 3 if it does not fit.
+    Plans the release as `dphist release` would, with these limits or in rounds. Exit code 3 if it does not fit.
 
     \b
     Examples:
@@ -188,10 +186,10 @@ def plan(
     from dphist.releasing.spending import price_of, spend_of
 
     account = Ledger.open(file).account(dataset)
-    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract), account)
+    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract, account), account)
 
     def spend_at(other: float, by: Composer) -> Spend:
-        return spend_of(_plan_for(other, delta, mechanism, contract), by.accounting)
+        return spend_of(_plan_for(other, delta, mechanism, contract, account), by.accounting)
 
     left = account.remaining(composer, spend, spend_at=spend_at)
     facts = {
@@ -217,13 +215,13 @@ def _composer(account: Account) -> Composer:
     )
 
 
-def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
+def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any], account: Account) -> Plan:
+    """The plan of a release with this account's ledger."""
     from dphist.planning.planner import plan as make_plan
-    from dphist.privacy.types import Budget
-    from dphist.releasing.document import choice_for
+    from dphist.releasing.spending import composes_gaussian
 
-    if not contract:
-        return choice_for(Budget(epsilon, delta), mechanism=mechanism)
+    if not contract and mechanism == "best" and composes_gaussian(account):
+        mechanism = "gaussian"
     return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 

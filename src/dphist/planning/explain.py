@@ -81,16 +81,9 @@ def _choice(plan: Plan) -> str:
         reason = f"at most {contract.max_nonzero:,} counts are released and one user may change all of them"
     elif contract.max_nonzero is not None:
         reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
-    elif contract.spread is not None:
-        reason = f"each user counts for at most {count_items(items)} in full and items are not limited in number"
     else:
         reason = f"each user has at most {count_items(items)} and the number of items is not limited"
     dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
-    if contract.spread is not None:
-        dropped = (
-            f" Users with more than {count_items(items)} count less for each of them, down to "
-            f"{plan.least_weight:.2g} with {contract.spread:,} items or more."
-        )
     return (
         f"Mechanism: {MECHANISMS[plan.mechanism][0]}, because {reason}. Each count carries "
         f"±{figure(half_width(plan, 0.95))} of noise (95 %; standard deviation {figure(plan.total_noise)})."
@@ -162,10 +155,9 @@ def _other_limits(plan: Plan) -> str:
     ]
     if not parts:
         return ""
-    lost = "more items of active users dropped" if plan.contract.spread is None else "active users counted less"
     return (
-        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and {lost}; "
-        "the best limit covers most users completely."
+        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and more "
+        "items of active users dropped; the best limit covers most users completely."
     )
 
 
@@ -185,7 +177,6 @@ def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | No
         other = make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
             sums=[(value.low, value.high, value.columns) for value in plan.sums],
-            excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:
         return None

@@ -1,12 +1,10 @@
-"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, CapChoice, Plan."""
+"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, Plan."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_table, text_table
@@ -98,7 +96,7 @@ LEAST_VARIANCE: Final = 4
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
 # The samplers' largest variance.
-_LARGEST_VARIANCE: Final = 10**16
+LARGEST_VARIANCE: Final = 10**16
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
@@ -379,9 +377,9 @@ class RoundsNoise:
         drawn += [part.variance * limit for part in self.sums for limit in (1, self.most_items)]
         drawn += [variance for variance in (*first, *last) if variance > 0]
         least = 2 * ROUNDING
-        if min(drawn) < least or max(drawn) > _LARGEST_VARIANCE:
+        if min(drawn) < least or max(drawn) > LARGEST_VARIANCE:
             raise InvalidParameter(
-                f"all variances must be between {least} and {_LARGEST_VARIANCE:g} squared steps, "
+                f"all variances must be between {least} and {LARGEST_VARIANCE:g} squared steps, "
                 f"not from {float(min(drawn)):g} to {float(max(drawn)):g}"
             )
 
@@ -447,6 +445,10 @@ class RoundsNoise:
     @property
     def tau(self) -> float:
         return self.threshold - 1.0
+
+    @property
+    def contract(self) -> Contract:
+        return Contract(self.listed or None, self.most_items)
 
     def pooled_parts(self, after: int) -> int:
         """The parts of all rounds up to number `after`, which starts at 0."""
@@ -549,47 +551,14 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Level:
-    """Users with up to `items` items, but more than the previous level, add `weight` steps to each item."""
-
-    items: int
-    weight: int
-
-
-# Adjacent levels differ by about this factor in items, and by its square root in weight.
-_LEVEL_RATIO: Final = 2.0**0.0625
-
-
-@lru_cache(maxsize=256)
-def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
-    """The levels for users with up to `most` items that keep the squared length of `items` whole counts.
-
-    Guarantee: even weights, decreasing from `lattice`; for each level, level.items weight^2 <= items lattice^2.
-    """
-    square, sizes = items * lattice**2, [items]
-    while sizes[-1] < most:
-        sizes.append(min(most, max(sizes[-1] + 1, math.floor(sizes[-1] * _LEVEL_RATIO))))
-    weights = sorted({2 * (math.isqrt(square // size) // 2) for size in sizes}, reverse=True)
-    if weights[-1] < 2:
-        raise InvalidParameter(f"a lattice of {lattice} steps is too coarse to spread {items} items over {most}")
-    # Each weight serves as many items as its square allows.
-    return tuple(Level(min(most, square // weight**2), weight) for weight in weights)
-
-
-@dataclass(frozen=True)
 class Contract:
-    """Public bounds that hold for every dataset: non-zero counts in total, and items per user.
-
-    With `spread`, users may have up to that many items. A user with more than `max_items_per_user` adds a smaller
-    weight to each, so that the squared length of the user's contribution is at most `max_items_per_user`.
-    """
+    """Public bounds that hold for every dataset: non-zero counts in total, and items per user."""
 
     max_nonzero: int | None = None
     max_items_per_user: int | None = None
-    spread: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_nonzero", "max_items_per_user", "spread"):
+        for name in ("max_nonzero", "max_items_per_user"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, positive_count(name, value))
@@ -601,21 +570,10 @@ class Contract:
             raise InvalidParameter(
                 f"max_items_per_user ({self.items}) must not exceed max_nonzero ({self.max_nonzero})"
             )
-        if self.spread is not None and not (
-            self.max_items_per_user is not None and self.items <= self.spread <= self.nonzero
-        ):
-            raise InvalidParameter(
-                f"spread ({self.spread}) must be between max_items_per_user ({self.max_items_per_user}) and "
-                f"max_nonzero ({self.max_nonzero})"
-            )
-
-    def levels(self, lattice: int) -> tuple[Level, ...]:
-        """User weights by number of items, in steps of 1/lattice; a single level without spread."""
-        return weight_levels(self.items, self.spread or self.items, lattice)
 
     @property
     def items(self) -> int:
-        """The most items to which one user adds a full count: the m of the analysis."""
+        """The most items of one user: the m of the analysis."""
         bound = self.max_nonzero if self.max_items_per_user is None else self.max_items_per_user
         assert bound is not None
         return bound
@@ -630,40 +588,25 @@ FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
 
 
-def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[LatticeNoise, Contract]:
-    """The noise and contract for users of one level: the weight is the unit of counts and sums."""
-    reaches = [Fraction(sum_noise.reach * level.weight, noise.lattice) for sum_noise in noise.sums]
-    if any(reach.denominator > 1 for reach in reaches):
-        raise InvalidParameter("with spread, the reach of a sum must be a whole number of steps for every weight")
-    sums = tuple(replace(old, reach=int(reach)) for old, reach in zip(noise.sums, reaches, strict=True))
-    limit = 1 if isinstance(noise, PublicNoise) else noise.limit + noise.lattice - level.weight
-    scaled = replace(noise, lattice=level.weight, limit=limit, sums=sums)
-    return scaled, Contract(contract.max_nonzero, level.items)
-
-
 @dataclass(frozen=True)
 class NeighbourCase:
-    """A class of neighbouring datasets: j counts in both (s of them changed by `weight`), r in only one."""
+    """A class of neighbouring datasets: j counts in both (s of them changed by one), r in only one."""
 
     shared: float
     new: int
     changed: int
     direction: Direction
-    weight: Fraction = Fraction(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys j, r, s and direction, and weight if it is not 1; j is None if it is unbounded."""
+        """The keys j, r, s and direction; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
-        weight = {} if self.weight == 1 else {"weight": str(self.weight)}
-        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction, **weight}
+        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
 
     def __str__(self) -> str:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        weight = "" if self.weight == 1 else f", each by {float(self.weight):.3g}"
         move = {"add": "adding", "remove": "removing", "either": "adding or removing"}[self.direction]
         return (
-            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared "
-            f"counts{weight}"
+            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
         )
 
 
@@ -701,56 +644,6 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         return html_table("Certificate", self.rows())
-
-
-# The caps that a private choice picks from. With two per doubling, every number of items is within a fifth of one,
-# and only a few caps need a certificate.
-DEFAULT_CAPS: Final[tuple[int, ...]] = tuple(
-    sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))})
-)
-# Noise with a variance below one would not hide a user.
-_LEAST_VARIANCE: Final = 1
-_MOST_CAPS: Final = 1000
-
-
-@dataclass(frozen=True)
-class CapChoice:
-    """The caps to choose from, and the variance of the discrete Gaussian noise on the bucket sizes.
-
-    Bucket i counts the users with more than caps[i - 1] and at most caps[i] distinct items; the last bucket counts
-    users above every cap. Each user is in at most one of the len(caps) + 1 buckets.
-    The variance V means Pr[x] proportional to exp(-x^2/(2V)) on the integers.
-    """
-
-    caps: tuple[int, ...]
-    variance: Fraction
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.caps, tuple) or not 1 <= len(self.caps) <= _MOST_CAPS:
-            raise InvalidParameter(f"caps must be a tuple of 1 to {_MOST_CAPS} whole numbers, not {self.caps!r}")
-        object.__setattr__(self, "caps", tuple(positive_count("each of the caps", cap) for cap in self.caps))
-        if any(after <= before for before, after in pairwise(self.caps)):
-            raise InvalidParameter(f"caps must increase, not {self.caps!r}")
-        if not isinstance(self.variance, Fraction):
-            raise InvalidParameter(f"variance must be a fraction, not {self.variance!r}")
-        if not _LEAST_VARIANCE <= self.variance <= _LARGEST_VARIANCE:
-            raise InvalidParameter(
-                f"variance must be between {_LEAST_VARIANCE} and {_LARGEST_VARIANCE:g}, not {self.variance}"
-            )
-
-    @property
-    def buckets(self) -> int:
-        return len(self.caps) + 1
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"caps": list(self.caps), "variance": str(self.variance)}
-
-
-def caps_up_to(most: int | None) -> tuple[int, ...]:
-    """The default caps, ending at `most` if users cannot have more items."""
-    if most is None or positive_count("the largest cap", most) > DEFAULT_CAPS[-1]:
-        return DEFAULT_CAPS
-    return (*(cap for cap in DEFAULT_CAPS if cap < most), int(most))
 
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
@@ -811,20 +704,9 @@ class Plan:
         return self.noise.mechanism
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """User weights by number of items, in steps of the noise; empty without spread."""
-        spreads = self.contract.spread is not None and isinstance(self.noise, LatticeNoise)
-        return self.contract.levels(self.noise.lattice) if spreads else ()  # type: ignore[union-attr]
-
-    @property
     def steps_of_count(self) -> int:
         """Steps of the noise per unit of an engine's counts; with weights, engines count in steps already."""
-        return 1 if isinstance(self.noise, (Noise, RoundsNoise)) or self.levels else self.noise.lattice
-
-    @property
-    def least_weight(self) -> float:
-        """The weight of each item of a user with the most items allowed."""
-        return self.levels[-1].weight / self.levels[0].weight if self.levels else 1.0
+        return 1 if isinstance(self.noise, (Noise, RoundsNoise)) else self.noise.lattice
 
     @property
     def releases_offset(self) -> bool:
@@ -850,7 +732,6 @@ class Plan:
             "delta_certified": self.certificate.delta,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
-            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
             "threshold": None if math.isinf(self.threshold) else self.threshold,
@@ -865,13 +746,11 @@ class Plan:
             isinstance(self.noise, RoundsNoise) and self.noise.listed > 0
         )
         chosen = f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'"
-        spread = f"{self.contract.spread or 0:,} items, with weights down to {self.least_weight:.3g}"
         return [
             ("mechanism", chosen),
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
-            *([("spread over at most", spread)] if self.contract.spread else []),
             *(self.noise.rows() if isinstance(self.noise, RoundsNoise) else self._rows_of_noise()),
             *(
                 (

@@ -295,12 +295,13 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.rounds import plan_rounds
     from dphist.releasing.document import certify_again
     from dphist.releasing.rounds import rehearse_rounds
-    from dphist.releasing.spending import composes_gaussian
+    from dphist.releasing.spending import account_of, composes_gaussian
 
-    gaussian = request.mechanism == "gaussian" or composes_gaussian(request)
+    account = account_of(request)
+    gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
     plan = plan_rounds(
         Budget(request.epsilon, request.delta), goal=request.goal or "accuracy", public_items=public_items,
-        gaussian=gaussian, 
+        gaussian=gaussian,
         sums=request.bounds, weights=request.weights or None,
     )  # fmt: skip
     rehearse_rounds(plan)
@@ -317,7 +318,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
     plan = make_plan(
         epsilon=request.epsilon, delta=request.delta, top=request.top, offset=request.offset,
         max_nonzero=request.max_nonzero, gamma=request.gamma, public_items=public_items,
-        max_items_per_user=cap if cap is None or most is None else min(cap, most), 
+        max_items_per_user=cap if cap is None or most is None else min(cap, most),
         sums=request.bounds, weights=request.weights or None,
         mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip

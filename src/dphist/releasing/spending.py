@@ -68,20 +68,24 @@ def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = N
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
-def composes_gaussian(request: Request) -> bool:
-    """Whether the ledger of a request composes Gaussian noise: Laplace noise would cost many times as much there.
+def composes_gaussian(account: Account) -> bool:
+    """Whether an account composes Gaussian noise: Laplace noise would cost many times as much there.
 
-    Decided by the accounting that the ledger was made with, so that a plan does not depend on what was booked.
+    Decided by the accounting that it was made with, so that a plan does not depend on what was booked.
     """
-    if request.ledger is None or request.dataset is None:
-        return False
-    account = Ledger.open(request.ledger).account(request.dataset)
     return account.by_first or account.accounting != "sum"
+
+
+def account_of(request: Request) -> Account | None:
+    """The account of a request that names a ledger."""
+    if request.ledger is None or request.dataset is None:
+        return None
+    return Ledger.open(request.ledger).account(request.dataset)
 
 
 def _gdp_cost(plan: Plan) -> dict[str, float]:
     """The squared move and the delta of events of a release."""
-    from dphist.accounting import gaussian_of_plan
+    from dphist.accounting.gaussian import gaussian_of_plan
 
     cost = gaussian_of_plan(plan)
     return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
@@ -132,7 +136,7 @@ _SHARE_OF_WEEKS: Final = 0.9
 
 
 def weekly_budget(account: Account) -> Budget | None:
-    """About the largest budget for each of 52 equal releases with a limit of 20 items; None if there is none."""
+    """About the largest budget for each of 52 equal releases without a limit; None if there is none."""
     from dphist.planning.planner import plan as make_plan
 
     total = account.total
@@ -144,7 +148,7 @@ def weekly_budget(account: Account) -> Budget | None:
     delta = round_down(total.delta * share / WEEKS)
 
     def spend_at(epsilon: float, composer: Composer) -> Spend:
-        return spend_of(make_plan(epsilon=epsilon, delta=delta, max_items_per_user=20), composer.accounting)
+        return spend_of(make_plan(epsilon=epsilon, delta=delta, mechanism="gaussian"), composer.accounting)
 
     composer = composer_for(accounting, total, share)
     first = spend_at(round_down(total.epsilon / 8), composer)
