@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dphist.planning.auto_cap import ChoicePlan
 from test_ledger_composing import worst_of
 
 import dphist
@@ -17,7 +18,6 @@ from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import Account, FilterComposer, composer_for, limits_of
-from dphist.planning.auto_cap import ChoicePlan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for

@@ -159,28 +159,6 @@ def chosen(folder: Path) -> Path:
     return folder / "auto.csv"
 
 
-def chosen_spread(folder: Path) -> Path:
-    """Estimates with all columns."""
-    table = events({f"item {place}": 2000 - 90 * place for place in range(8)}, items_per_user=4)
-    dphist.release(
-        table.append_column("amount", pa.array([place % 50 for place in range(table.num_rows)])), user="user",
-        item="item", epsilon=1.0, delta=1e-6, excess="spread", goal="keys", standard_error=True, interval=0.9,
-        sum=["amount:0:100"], output=folder / "spread.csv",
-    )  # fmt: skip
-    return folder / "spread.csv"
-
-
-def spread(folder: Path) -> Path:
-    table = events({f"item {place}": 2000 - 90 * place for place in range(8)}, items_per_user=4)
-    table = table.append_column("amount", pa.array([place % 50 for place in range(table.num_rows)]))
-    dphist.release(
-        table.append_column("units", table["amount"]), user="user", item="item", epsilon=1.0, delta=1e-6,
-        max_items_per_user=2, excess="spread", sum=["amount:0:100"], mean=["amount:0:100"],
-        vector="bought=units,amount:60", standard_error=True, output=folder / "spread.csv",
-    )  # fmt: skip
-    return folder / "spread.csv"
-
-
 def top(folder: Path) -> Path:
     dphist.release(
         events({"tea": 900, "milk": 700, "rare": 20}), user="user", item="item", epsilon=1.0, delta=1e-6, top=2,

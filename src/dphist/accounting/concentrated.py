@@ -9,7 +9,16 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
+from dphist.privacy.rounds import gaussian_cost_of_rounds
+from dphist.privacy.types import (
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+    RoundsNoise,
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,13 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.
     """
-    noise, contract, delta = plan.noise, plan.contract, event_of_plan(plan)
+    noise, contract = plan.noise, plan.contract
+    if isinstance(noise, RoundsNoise):
+        cost = gaussian_cost_of_rounds(noise)
+        # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
+        rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
+        return RenyiCurve(fraction_up(cost.squared / 2), cost.event, rest)
+    delta = event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
         return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from dphist.accounting.concentrated import event_of_plan, squared_sensitivity
 from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
+from dphist.privacy.rounds import gaussian_cost_of_rounds
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 
 # Rounding adds at most this share of a plan's delta to its event.
 _NEGLIGIBLE = 2.0**-30
@@ -34,6 +35,9 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     noise, contract, event = plan.noise, plan.contract, event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         return GaussianCost(squared_move_of_laplace(noise.scale, contract.items), event)
+    if isinstance(noise, RoundsNoise):
+        cost = gaussian_cost_of_rounds(noise)
+        return GaussianCost(cost.squared, cost.event)
     moved = squared_sensitivity(noise, contract)
     if isinstance(noise, Noise):
         return GaussianCost(moved, event)

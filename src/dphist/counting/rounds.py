@@ -23,21 +23,25 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 
-# Distinct pairs as they are read, and all users with their numbers of items.
+# Distinct pairs as they are read, and the number of items of all users.
 ONCE: Final = "dphist_once"
-USERS: Final = "dphist_numbered_users"
-# The items by number, and the pairs of numbers of users with several items.
-ITEM_NAMES: Final = "dphist_numbered_items"
-PAIRS: Final = "dphist_numbered_pairs"
-# The pairs on the lists of a round, the weights of their users, and the most that later rounds allow.
+USERS: Final = "dphist_users_once"
+# The items by number; the pairs of the users with several items, as numbers; and how many pairs each of them has.
+NAMES: Final = "dphist_items"
+PAIRS: Final = "dphist_pairs"
+SEVERAL: Final = "dphist_several"
+# The pairs of a round and the weights of its users; the weights of the first round, with the most that later ones
+# allow.
 LIVE: Final = "dphist_live"
 NEXT: Final = "dphist_next"
 WEIGHTS: Final = "dphist_weights"
 FIRST: Final = "dphist_first"
+# The pairs of the found items, and how many of them each user has.
 FOUND: Final = "dphist_found"
+FOUND_USERS: Final = "dphist_found_users"
+TABLES: Final = (ONCE, USERS, NAMES, PAIRS, SEVERAL, LIVE, NEXT, WEIGHTS, FIRST, FOUND, FOUND_USERS)
+# A registered array of item numbers.
 CHOSEN: Final = "dphist_chosen"
-TABLES: Final = (ONCE, USERS, ITEM_NAMES, PAIRS, LIVE, NEXT, WEIGHTS, FIRST, FOUND)
-NUMBER: Final = "number"
 
 
 def drop_beyond(pairs: Pairs, most: int, order: str) -> str:
@@ -49,7 +53,7 @@ def drop_beyond(pairs: Pairs, most: int, order: str) -> str:
 
 
 def numbered_items(pairs: Pairs, known: str | None, ordered: bool) -> str:
-    """The query of the items: `number`, values i0, ..., whether they are `known`; with a list, its keys k0, ..."""
+    """The query of the items: number `i`, values i0, ..., whether they are `known`, and keys k0, ... of a list."""
     items, listed = pairs.items, pairs.listed is not None
     names = ", ".join(items)
     if listed:
@@ -66,7 +70,7 @@ def numbered_items(pairs: Pairs, known: str | None, ordered: bool) -> str:
     else:
         rows = f"SELECT DISTINCT {names}, FALSE AS known FROM {ONCE}"
     order = f"ORDER BY {names}" if ordered else ""
-    return f"SELECT CAST(row_number() OVER ({order}) - 1 AS INTEGER) AS {NUMBER}, * FROM ({rows})"
+    return f"SELECT CAST(row_number() OVER ({order}) - 1 AS INTEGER) AS i, * FROM ({rows})"
 
 
 def numbered_pairs(pairs: Pairs, users: str) -> str:
@@ -75,10 +79,10 @@ def numbered_pairs(pairs: Pairs, users: str) -> str:
     same = [f"o.{item} {pairs.equal} n.{key}" for item, key in zip(pairs.items, keys, strict=True)]
     if pairs.listed is not None:
         same.append("n.matched")
-    columns = ["m.number AS u", f"n.{NUMBER} AS i", *(f"o.{v}" for v in sql.sum_names(pairs.values))]
+    columns = ["m.number AS u", "n.i", *(f"o.{v}" for v in sql.sum_names(pairs.values))]
     return (
         f"SELECT {', '.join(columns)} FROM {ONCE} AS o JOIN ({users}) AS m ON o.u = m.u "
-        f"JOIN {ITEM_NAMES} AS n ON {' AND '.join(same)}"
+        f"JOIN {NAMES} AS n ON {' AND '.join(same)}"
     )
 
 
@@ -103,43 +107,38 @@ class DuckDBRounds:
 
     def read(self) -> None:
         """Read the events into tables."""
-        task, pairs = self.task, self.pairs
-        most = task.most_items
+        task, pairs, most = self.task, self.pairs, self.task.most_items
         self._create(ONCE, pairs.once())
-        self._create(
-            USERS,
-            f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM "
-            f"(SELECT u, count(*) AS {ITEMS} FROM {ONCE} GROUP BY u)",
-        )
+        users = f"SELECT u, count(*) AS {ITEMS} FROM {ONCE} GROUP BY u"
+        self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
         if self._rows(f"SELECT 1 FROM {USERS} WHERE {ITEMS} > {most} LIMIT 1"):
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
             self._rows(drop_beyond(pairs, most, order))
-        self._create(ITEM_NAMES, numbered_items(pairs, self.listed, task.ordered))
-        self.items = int(self._rows(f"SELECT count(*) FROM {ITEM_NAMES}")[0][0])
-        several = f"SELECT u, number FROM {USERS}" + (f" WHERE {ITEMS} > 1" if task.alone else "")
-        self._create(PAIRS, numbered_pairs(pairs, several))
+        self._create(NAMES, numbered_items(pairs, self.listed, task.ordered))
+        self.items = int(self._rows(f"SELECT count(*) FROM {NAMES}")[0][0])
+        several = f"FROM {USERS}" + (f" WHERE {ITEMS} > 1" if task.alone else "")
+        self._create(PAIRS, numbered_pairs(pairs, f"SELECT u, number {several}"))
+        self._create(SEVERAL, f"SELECT number AS u, least({ITEMS}, {most}) AS n {several}")
         self._alone = np.zeros(self.items, np.int64)
         if task.alone:
-            one = f"SELECT u, number FROM {USERS} WHERE {ITEMS} = 1"
-            self._alone = self._by_item(f"SELECT i, count(*) AS n FROM ({numbered_pairs(pairs, one)}) GROUP BY i")[
-                0
-            ]
+            one = numbered_pairs(pairs, f"SELECT u, number FROM {USERS} WHERE {ITEMS} = 1")
+            self._alone = self._by_item(f"SELECT i, count(*) AS n FROM ({one}) GROUP BY i")[0]
         for table in (ONCE, USERS):
             self._rows(f"DROP TABLE {table}")
-        self._live, self._first = PAIRS, True
+        self._live = ""  # before the first round
         self._on_lists = np.ones(self.items, bool)
-        self._left = False
         self._found: IntArray | None = None
 
     @cached_property
     def schema(self) -> Any:
-        return self._run(lambda connection: connection.sql(f"{self._names()} LIMIT 0").to_arrow_table().schema)
+        query = f"SELECT {', '.join(self.pairs.items)} FROM {NAMES} LIMIT 0"
+        return self._run(lambda connection: connection.sql(query).to_arrow_table().schema)
 
     @cached_property
     def known(self) -> NDArray[np.bool_]:
         known = np.zeros(self.items, bool)
         if self.listed is not None:
-            known[self._numbers(f"SELECT {NUMBER} FROM {ITEM_NAMES} WHERE known")[NUMBER]] = True
+            known[self._numbers(f"SELECT i FROM {NAMES} WHERE known")["i"]] = True
         return known
 
     @cached_property
@@ -154,60 +153,61 @@ class DuckDBRounds:
 
     def leave(self, gone: IntArray) -> None:
         self._on_lists[gone] = False
-        self._left = self._left or len(gone) > 0
 
     def round(self) -> IntArray:
         most = range(1, self.task.most_items + 1)
-        if self._left:
-            self._create(NEXT, self._restricted(self._live, "u, i", np.flatnonzero(self._on_lists)))
+        own = look_up([self.task.first_weight(n) for n in most], "n")
+        if not self._live:
+            self._live, weights = PAIRS, FIRST
+            later = look_up([self.task.most_weight(n) for n in most], "n")
+            self._create(FIRST, f"SELECT u, {own} AS weight, {later} AS later FROM ({self._first_users()})")
+        else:
+            self._create(NEXT, f"SELECT u, i FROM {self._live} {self._only(np.flatnonzero(self._on_lists))}")
             self._rows(f"DROP TABLE IF EXISTS {LIVE}")
             self._rows(f"ALTER TABLE {NEXT} RENAME TO {LIVE}")
-            self._live, self._left = LIVE, False
-        users = f"SELECT u, count(*) AS n FROM {self._live} GROUP BY u"
-        first = look_up([self.task.first_weight(n) for n in most], "n")
-        if self._first:
-            later = look_up([self.task.most_weight(n) for n in most], "n")
-            self._create(FIRST, f"SELECT u, {first} AS weight, {later} AS later FROM ({users})")
-            weights, self._first = FIRST, False
-        else:
-            self._create(
-                WEIGHTS,
-                f"SELECT u, least({first}, later) AS weight FROM ({users}) JOIN {FIRST} USING (u)",
-            )
-            weights = WEIGHTS
-        return self._by_item(
-            f"SELECT i, CAST(sum(weight) AS BIGINT) AS n FROM {self._live} JOIN {weights} USING (u) GROUP BY i"
-        )[0]
+            self._live, weights = LIVE, WEIGHTS
+            users = f"SELECT u, count(*) AS n FROM {LIVE} GROUP BY u"
+            self._create(WEIGHTS, f"SELECT u, least({own}, later) AS weight FROM ({users}) JOIN {FIRST} USING (u)")
+        total = "CAST(sum(weight) AS BIGINT) AS n"
+        (sums,) = self._by_item(f"SELECT i, {total} FROM {self._live} JOIN {weights} USING (u) GROUP BY i")
+        # In the first round only the users are counted without the items that have left.
+        return np.where(self._on_lists, sums, 0)
+
+    def _first_users(self) -> str:
+        """The query of the users with an item on their list in the first round, and their number `n` of these."""
+        gone = np.flatnonzero(~self._on_lists)
+        if not gone.size:
+            return SEVERAL
+        left = f"SELECT u, count(*) AS gone FROM {PAIRS} {self._only(gone)} GROUP BY u"
+        users = f"SELECT u, n - coalesce(gone, 0) AS n FROM {SEVERAL} LEFT JOIN ({left}) USING (u)"
+        return f"SELECT * FROM ({users}) WHERE n > 0"
 
     def sizes(self, found: IntArray, bounds: Sequence[int]) -> list[int]:
         self._restrict_to_found(found)
-        users = f"SELECT u, count(*) AS n FROM {FOUND} GROUP BY u"
         counts = [0] * len(bounds)
-        for items, number in self._rows(f"SELECT n, count(*) FROM ({users}) GROUP BY n"):
+        for items, number in self._rows(f"SELECT n, count(*) FROM {FOUND_USERS} GROUP BY n"):
             counts[bisect_left(bounds, items)] += number
         return counts
 
     def measure(self, found: IntArray, limit: int) -> tuple[IntArray, ...]:
         task, names = self.task, sql.sum_names(self.pairs.values)
         self._restrict_to_found(found)
-        weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], "count(*)")
-        self._create(WEIGHTS, f"SELECT u, {weight} AS weight FROM {FOUND} GROUP BY u")
+        weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], "n")
         unit = ((1, task.lattice),)
         parts = [
             f"CAST(sum({sql.weighted_sum(v, value, unit, '//')}) AS BIGINT) AS {v}"
             for v, value in zip(names, self.pairs.values, strict=True)
         ]
         totals = ", ".join(["CAST(sum(weight) AS BIGINT) AS n", *parts])
-        columns = self._by_item(f"SELECT i, {totals} FROM {FOUND} JOIN {WEIGHTS} USING (u) GROUP BY i")
+        users = f"SELECT u, {weight} AS weight FROM {FOUND_USERS}"
+        columns = self._by_item(f"SELECT i, {totals} FROM {FOUND} JOIN ({users}) USING (u) GROUP BY i")
         return tuple(column[found] for column in columns)
 
     def rows(self, found: IntArray) -> list[Any]:
         import pyarrow as pa
 
         chosen = pa.table({"i": found, "place": np.arange(len(found))})
-        query = (
-            f"SELECT {', '.join(self.pairs.items)} FROM {CHOSEN} JOIN {ITEM_NAMES} ON {NUMBER} = i ORDER BY place"
-        )
+        query = f"SELECT {', '.join(self.pairs.items)} FROM {CHOSEN} JOIN {NAMES} USING (i) ORDER BY place"
 
         def read(connection: Any) -> Any:
             connection.register(CHOSEN, chosen)
@@ -218,9 +218,7 @@ class DuckDBRounds:
     def close(self) -> None:
         for table in TABLES:
             self._rows(f"DROP TABLE IF EXISTS {table}")
-
-    def _names(self) -> str:
-        return f"SELECT {', '.join(self.pairs.items)} FROM {ITEM_NAMES}"
+        self._run(lambda connection: connection.unregister(CHOSEN))
 
     def _run(self, action: Callable[[Any], Any]) -> Any:
         return self.session.run(lambda: action(self.session.connection), self.what)
@@ -245,14 +243,16 @@ class DuckDBRounds:
             arrays.append(array)
         return arrays
 
-    def _restricted(self, table: str, columns: str, chosen: IntArray) -> str:
-        """The query of the pairs with these items."""
+    def _only(self, chosen: IntArray) -> str:
+        """The end of a query that keeps pairs with these items."""
         import pyarrow as pa
 
-        self._run(lambda connection: connection.register(CHOSEN, pa.table({"i": chosen.astype(np.int32)})))
-        return f"SELECT {columns} FROM {table} SEMI JOIN {CHOSEN} USING (i)"
+        items = pa.table({"i": chosen.astype(np.int32)})
+        self._run(lambda connection: connection.register(CHOSEN, items))
+        return f"SEMI JOIN {CHOSEN} USING (i)"
 
     def _restrict_to_found(self, found: IntArray) -> None:
         if self._found is None or not np.array_equal(found, self._found):
-            self._create(FOUND, self._restricted(PAIRS, "*", found))
+            self._create(FOUND, f"SELECT * FROM {PAIRS} {self._only(found)}")
+            self._create(FOUND_USERS, f"SELECT u, count(*) AS n FROM {FOUND} GROUP BY u")
             self._found = found.copy()

@@ -544,8 +544,8 @@ def lattice_and_variances(
     sums_beside = sums.beside(continuous.sigma, lattice, one_offset=one_offset)
 
     def at(variance: float) -> LatticeNoise:
-        shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
-        own = _dyadic_up(variance) if gamma is None else shared * gamma
+        shared = Fraction(0) if gamma is None else dyadic_up(variance / gamma)
+        own = dyadic_up(variance) if gamma is None else shared * gamma
         return LatticeNoise(lattice, own, shared, 1, offset, sums_beside(own))
 
     start = (lattice * continuous.sigma) ** 2
@@ -594,7 +594,7 @@ def _offset_loss(contract: Contract, gamma: int | None, lattice: int, extra: flo
     return (nearest - best) ** 2 / (best * (1.0 + extra - best))
 
 
-def _dyadic_up(value: float, digits: int = 34) -> Fraction:
+def dyadic_up(value: float, digits: int = 34) -> Fraction:
     """A fraction of a power of two, not below value and within 2^-digits of it, relatively."""
     exponent = digits - math.frexp(value)[1]
     if exponent <= 0:

@@ -15,7 +15,16 @@ from scipy import special
 from dphist.display import plain_number
 from dphist.errors import InvalidParameter
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import AnyNoise, Budget, LaplaceNoise, Noise, Plan, PublicNoise, RoundsNoise
+from dphist.privacy.types import (
+    AnyNoise,
+    Budget,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+    RoundsNoise,
+)
 
 _ROOT: Final = math.sqrt(2.0 * math.pi)
 # In squared steps: up to here the distribution is summed; beyond, the Euler-Maclaurin formula is as good.
@@ -231,7 +240,7 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
     r^2 = 1 - rho^2, in units of E's deviation: E[|E|; A > t] = 2 phi(0) Q(t/r) + rho phi(t) (2 Phi(rho t/r) - 1).
     Guarantee: probability and error are as exact as the tails, the distance to 1/variance of its steps.
     """
-    if isinstance(noise, (LaplaceNoise, Noise, RoundsNoise)) or noise.offset == "none":
+    if not isinstance(noise, LatticeNoise) or noise.offset == "none":
         raise InvalidParameter("this noise has no offset")
     law = count_noise(noise)
     first, variance = law.first(above), float(noise.variance + noise.variance_shared)

@@ -1,7 +1,7 @@
 """Certificates: upper bounds of delta in ball arithmetic, valid whatever errors the doubles have.
 
 First continuous noise, where doubles only propose how to partition the mixed cases; then discrete noise: lattices,
-top-k steps with an offset, public lists, Laplace.
+top-k steps with an offset, public lists, Laplace, rounds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dphist.privacy.exact import (
 )
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
+from dphist.privacy.rounds import certify_rounds
 from dphist.privacy.types import (
     AnyNoise,
     Certificate,
@@ -38,6 +39,7 @@ from dphist.privacy.types import (
     NeighbourCase,
     Noise,
     PublicNoise,
+    RoundsNoise,
 )
 
 # Largest relative excess of the certificate over the fast value where mixed neighbours are the worst.
@@ -190,6 +192,10 @@ def certify_noise(
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals or doubles of `noise`.
     """
+    if isinstance(noise, RoundsNoise):
+        if contract != noise.contract:
+            raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
+        return certify_rounds(noise, epsilon=epsilon, budget=budget)
     if isinstance(noise, LaplaceNoise):
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
     if isinstance(noise, Noise):

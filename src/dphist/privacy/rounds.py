@@ -23,6 +23,7 @@ from dphist.errors import InvalidParameter
 from dphist.privacy import balls
 from dphist.privacy.balls import hockey_stick_normal, rational, shift_divergence, tail, theta_excess
 from dphist.privacy.lattice import bits_for, upper_factor
+from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import (
     ROUNDING,
     Certificate,
@@ -146,28 +147,34 @@ class _Evidence:
         return passes if last == 1 else 1 - (1 - passes) ** last
 
 
-def event_estimates(noise: RoundsNoise) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms, in doubles: for n = 1, 2, ..., that any of n new items is found, and the tails of each round."""
+def estimated_events(noise: RoundsNoise) -> FloatArray:
+    """For n = 1, 2, ... new items: the logarithm, in doubles, of the bound that any of them is found."""
     items = np.arange(1, noise.most_items + 1)
-    first = np.array([noise.first_weight(n) for n in items.tolist()], dtype=np.float64)
-    later = np.array([noise.largest_later_weight(n) for n in items.tolist()], dtype=np.float64)
-    pooled = np.cumsum(noise.parts)[:, None]
+    first, later = _largest_weights(noise.lattice, noise.growth, noise.most_items)
+    pooled, unit = np.cumsum(noise.parts)[:, None], np.gcd.accumulate(noise.parts)[:, None]
     weights = noise.parts[0] * first + (pooled - noise.parts[0]) * later
-    heights = (np.array(noise.limits)[:, None] * pooled - weights) / np.sqrt(float(noise.variance) * pooled)
-    tails = special.log_ndtr(-heights)
-    passes = np.minimum(special.logsumexp(tails, axis=0), 0.0)
-    with np.errstate(divide="ignore"):
-        # log(1 - (1 - p)^n), from n p if that is small.
-        exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.minimum(passes, -1e-12)))))
-    some = np.where(passes + np.log(items) < -20.0, passes + np.log(items), exact)
-    return some, tails
+    # An integer above this is at least half a step above it.
+    least = (np.floor((np.array(noise.limits)[:, None] * pooled - weights) / unit) + 0.5) * unit
+    passes = special.logsumexp(special.log_ndtr(-least / np.sqrt(float(noise.variance) * pooled)), axis=0)
+    # log(1 - (1 - p)^n), which is log(n p) for small n p.
+    small = passes + np.log(items)
+    exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.minimum(passes, -1e-12)))))
+    return np.asarray(np.where(small < -36.0, small, exact), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _largest_weights(lattice: int, growth: int, most_items: int) -> tuple[FloatArray, FloatArray]:
+    """The largest weights in the first and in later rounds, by number of items, which is at least 1."""
+    first = [math.isqrt(lattice**2 // n) for n in range(1, most_items + 1)]
+    later = [min(lattice, math.isqrt((growth * lattice) ** 2 // n)) for n in range(1, most_items + 1)]
+    return np.array(first, dtype=np.float64), np.array(later, dtype=np.float64)
 
 
 @lru_cache(maxsize=256)
 def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
     """The probability that any item that only one user has is found in any round.
 
-        max over n of 1 - (1 - p_n)^n,    p_n <= sum over rounds r of Pr[sum over q <= r of k_q Z_q > K_r T_r - B_r]
+        max over n of 1 - (1 - p_n)^n,  p_n <= sum over rounds r of Pr[sum over q <= r of k_q Z_q > K_r T_r - B_r]
 
     B_r = sum over q <= r of k_q b_q, with the largest weights b_q that a user with n new items can add to one of
     them: those with no other items, as weights decrease in the number of items of the first round, and the cap in
@@ -180,7 +187,7 @@ def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
     """
     if not noise.parts:
         return RoundsEvent(0.0, 1, 0.0)
-    some, _ = event_estimates(noise)
+    some = estimated_events(noise)
     worst_items = int(some.argmax()) + 1
     with balls.precision(bits_for(math.exp(max(_SMALLEST_LOG, min(-30.0, float(some.max()) - 10.0)))) + 32):
         evidence = _Evidence(noise)
@@ -221,8 +228,7 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
     if of_one > delta:
         case = NeighbourCase(math.inf, 1, 0, "add")
     elif event.several > noise_alone:
-        weight = Fraction(noise.first_weight(event.items), noise.lattice)
-        case = NeighbourCase(math.inf, event.items, 0, "add", weight)
+        case = NeighbourCase(math.inf, event.items, 0, "add")
     else:
         case = public
     return Certificate(epsilon, max(delta, of_one), "rounds", case, 0.0)

@@ -96,7 +96,7 @@ LEAST_VARIANCE: Final = 4
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
 # The samplers' largest variance.
-_LARGEST_VARIANCE: Final = 10**16
+LARGEST_VARIANCE: Final = 10**16
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
@@ -377,9 +377,9 @@ class RoundsNoise:
         drawn += [part.variance * limit for part in self.sums for limit in (1, self.most_items)]
         drawn += [variance for variance in (*first, *last) if variance > 0]
         least = 2 * ROUNDING
-        if min(drawn) < least or max(drawn) > _LARGEST_VARIANCE:
+        if min(drawn) < least or max(drawn) > LARGEST_VARIANCE:
             raise InvalidParameter(
-                f"all variances must be between {least} and {_LARGEST_VARIANCE:g} squared steps, "
+                f"all variances must be between {least} and {LARGEST_VARIANCE:g} squared steps, "
                 f"not from {float(min(drawn)):g} to {float(max(drawn)):g}"
             )
 
@@ -445,6 +445,10 @@ class RoundsNoise:
     @property
     def tau(self) -> float:
         return self.threshold - 1.0
+
+    @property
+    def contract(self) -> Contract:
+        return Contract(self.listed or None, self.most_items)
 
     def pooled_parts(self, after: int) -> int:
         """The parts of all rounds up to number `after`, which starts at 0."""

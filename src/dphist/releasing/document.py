@@ -135,9 +135,9 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
         raise InvalidParameter(
             "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
-    whole, exact = _whole_and_exact(noise)
-    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
-        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+    _check_exact(noise)
+    if isinstance(noise, RoundsNoise) and noise.alone is not None:
+        _check_exact(noise.alone)
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
@@ -147,17 +147,16 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     return certificate
 
 
-def _whole_and_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> tuple[list[Any], list[Any]]:
-    """The numbers of the noise that must be whole, and those that must be fractions."""
-    if isinstance(noise, LaplaceNoise):
-        return [noise.limit], [noise.scale]
-    exact = [noise.variance, *(number for part in noise.sums for number in (part.low, part.high, part.variance))]
-    whole = [noise.lattice, *(number for part in noise.sums for number in (part.reach, part.columns))]
-    if isinstance(noise, LatticeNoise):
-        return [*whole, noise.limit], [*exact, noise.variance_shared]
-    of_group = ([], []) if noise.alone is None else _whole_and_exact(noise.alone)
-    more = [noise.sizes, noise.measure, noise.most_items, noise.growth, noise.shared]
-    return [*whole, *more, *noise.parts, *noise.limits, *noise.cuts, *of_group[0]], [*exact, *of_group[1]]
+def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
+    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
+    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance]
+    exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
+    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    # Rounds check their own whole numbers.
+    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.limit])]
+    whole += [n for part in sums for n in (part.reach, part.columns)]
+    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
 
 
 @lru_cache(maxsize=256)
@@ -422,32 +421,35 @@ def plan_from(data: Any) -> Plan:
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"])
-        if data["mechanism"] == "rounds":
-            return _rounds_from(data, budget, contract)
-        noise, lower = _noise_from(data), max(1, _whole(data.get("lower_threshold", 1)))
+        noise, lower = _noise_from(data, contract), max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
     certificate = certificate_of(noise, contract, budget)
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
 
 
-def _rounds_from(data: Mapping[str, Any], budget: Budget, contract: Contract) -> Plan:
-    alone, sums = data["alone"], tuple(map(_sum_from, data.get("sums", ())))
-    of_group = None if alone is None else _noise_from(alone)
-    if len(sums) > _MOST_SUMS or not isinstance(of_group, LaplaceNoise | LatticeNoise | None):
-        raise ValueError
+def _noise_from(data: Mapping[str, Any], contract: Contract) -> AnyNoise:
+    if data["mechanism"] == "rounds":
+        return _rounds_from(data, contract)
+    return _noise_of_one_step(data)
+
+
+def _rounds_from(data: Mapping[str, Any], contract: Contract) -> RoundsNoise:
     parts, limits, cuts = (
         tuple(map(_whole, data[name])) for name in ("parts_of_rounds", "limits_steps", "cuts_steps")
     )
-    noise = RoundsNoise(
+    alone, sums = data["alone"], tuple(map(_sum_from, data.get("sums", ())))
+    noise = None if alone is None else _noise_of_one_step(alone)
+    if len(sums) > _MOST_SUMS or not isinstance(noise, (LatticeNoise, LaplaceNoise, type(None))):
+        raise ValueError
+    return RoundsNoise(
         _whole(data["lattice"]), _fraction(data["variance_steps"]), parts, limits, cuts,
-        _whole(data["part_of_sizes"]), _whole(data["part_of_measurement"]), int(contract.items),
-        _whole(data["growth"]), of_group, _whole(data.get("shared", 0)), sums, contract.max_nonzero or 0,
+        _whole(data["part_of_sizes"]), _whole(data["part_of_measurement"]), contract.items,
+        _whole(data["growth"]), noise, _whole(data.get("shared", 0)), sums, contract.max_nonzero or 0,
     )  # fmt: skip
-    return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
 
 
-def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
+def _noise_of_one_step(data: Mapping[str, Any]) -> LatticeNoise | LaplaceNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])

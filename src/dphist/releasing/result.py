@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.display import html_grid, html_table, printable, text_grid
+from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
@@ -475,12 +475,12 @@ class Release:
         )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
-        """Values as printable text, without control characters."""
+        """The beginnings of values as printable text, without control characters."""
         try:
             values = [str(value) for value in native_column(take_rows(column, where), "", "list")]
         except (OverflowError, ValueError):  # a time outside the range of Python's
             values = ["?"] * where.size
-        return [printable(value) for value in values]
+        return [shorten(printable(value)) for value in values]
 
     def _first_rows(self) -> list[tuple[str, ...]]:
         """The header and the first rows as text, with only as many digits as the noise leaves meaningful."""

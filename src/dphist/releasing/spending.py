@@ -85,7 +85,7 @@ def account_of(request: Request) -> Account | None:
 
 def _gdp_cost(plan: Plan) -> dict[str, float]:
     """The squared move and the delta of events of a release."""
-    from dphist.accounting import gaussian_of_plan
+    from dphist.accounting.gaussian import gaussian_of_plan
 
     cost = gaussian_of_plan(plan)
     return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
