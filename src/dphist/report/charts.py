@@ -434,14 +434,11 @@ def _plan_chart(plan: Plan) -> Chart:
 
 def simulation_chart(simulation: Simulation) -> Chart:
     """Items, missing share, errors and distance of all candidates by their limit m or k."""
-    kinds = {
-        "cap": "m items per user, others dropped", "top": "the k largest", "auto": "m chosen privately",
-        "spread": "m items per user, others spread",
-    }  # fmt: skip
+    kinds = {"cap": "m items per user", "top": "the k largest"}
 
     def panel(name: str, title: str) -> Chart:
         rows = [
-            {"label": kinds[candidate.kind], "x": candidate.value or 1, "y": getattr(candidate, name)}
+            {"label": kinds[candidate.kind], "x": candidate.value, "y": getattr(candidate, name)}
             for candidate in simulation.candidates
             if getattr(candidate, name) is not None
         ]
@@ -452,12 +449,9 @@ def simulation_chart(simulation: Simulation) -> Chart:
         if name == "mean_error" and positive:
             y = _log_axis("y", None, positive)
         styles = _styles(list(kinds.values()), *_STYLES, orient="bottom", direction="horizontal")
-        fixed = [row for row in rows if row["label"] != kinds["auto"]]
-        chosen = [row for row in rows if row["label"] == kinds["auto"]]
         layers = [
-            _layer({"type": "line", "strokeWidth": 2}, fixed, x=x, y=y, **styles),
-            _layer({**_DOT, "size": 45}, fixed, x=x, y=y, color=styles["color"]),
-            _layer({"type": "rule", "strokeWidth": 2}, chosen, y=y, **styles),
+            _layer({"type": "line", "strokeWidth": 2}, rows, x=x, y=y, **styles),
+            _layer({**_DOT, "size": 45}, rows, x=x, y=y, color=styles["color"]),
         ]
         return Chart(name, title, "", {"layer": layers, "width": 250, "height": _HEIGHT})
 
@@ -465,7 +459,7 @@ def simulation_chart(simulation: Simulation) -> Chart:
         panel("items", "items released"),
         panel("missing", "share of pairs missing"),
         panel("mean_error", "mean error of a released count"),
-        panel("published_distance", "distance of the published numbers"),
+        panel("distance", "distance of the counts"),
     ]
     data = printable(simulation.title)
     title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.reason}"

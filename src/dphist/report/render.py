@@ -61,7 +61,8 @@ _TITLES: Final = {
 }
 _ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
-    "where": "Condition", "user": "User column", "items": "Public list", "dataset": "Dataset",
+    "where": "Condition", "user": "User column", "items": "Public list", "known": "Known items", "goal": "Goal",
+    "dataset": "Dataset",
     "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
 }  # fmt: skip
 _CURVE: Final = (

@@ -225,7 +225,7 @@ def _about(facts: Facts) -> dict[str, str]:
         about["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
     elif not request:
         about["source"] = "counts that were computed elsewhere"
-    for key in ("input", "table", "query", "where", "user", "items", "dataset"):
+    for key in ("input", "table", "query", "where", "user", "items", "known", "goal", "dataset"):
         if key in request:
             value = request[key]
             about["source" if key == "input" else key] = (
@@ -244,11 +244,9 @@ def _rows_notes(facts: Facts) -> list[str]:
     if rows.intervals is None or not rows.total:
         return notes
     if rows.margins is not None:
-        return [
-            f"Each count is an estimate: the number of users is within its margin in {100 * rows.level:g} % of "
-            "cases. Margins cover the noise and, as far as they could be measured, what was left out and the "
-            "differences between users."
-        ]
+        doubts = _doubts(facts.rounds) if facts.rounds else []
+        within = f"the number of users is within its margin in {100 * rows.level:g} % of cases."
+        return [f"Each count is an estimate{'.' if doubts else f': {within}'}", *doubts]
     if rows.width is not None:
         notes.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
     return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise only."]
@@ -670,8 +668,8 @@ def _limit_words(rounds: Rounds) -> str:
         )
     return (
         f"Then the items were measured with a limit of {count_items(rounds.limit)}, chosen from the noisy numbers "
-        f"of users below: users with up to that many released items count in full, users with n more of them "
-        f"√({rounds.limit}/n) for each, with noise of ±{figure(1.96 * rounds.measured)} (95 %)."
+        f"of users below: users with n > {rounds.limit} of the released items count √({rounds.limit}/n) for each, "
+        f"all others 1, and the noise is ±{figure(1.96 * rounds.measured)} (95 %)."
     )
 
 
