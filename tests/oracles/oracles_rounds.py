@@ -1,8 +1,8 @@
 """Independent oracles for releases in rounds: the bound of theorem 1, its parts, and exact deltas by enumeration.
 
 Public are a lattice L, a variance W, parts k_0, ..., k_{R-1} of the rounds, s of the sizes and m of the
-measurement, limits T_r and cuts c_r, the most items N of a user and the growth g. A draw with k parts is a discrete
-Gaussian of variance parameter W/k on the whole steps. Users with several items:
+measurement, limits T_r and cuts c_r, the most items N of a user and the growth g. A draw with k parts is a
+discrete Gaussian of variance parameter W/k on the whole steps. Users with several items:
 
     round r     a user with n items left, n_1 of them in round 0, adds to each
                 b = isqrt(L^2 // n) in round 0, min(isqrt(L^2 // n), isqrt(g^2 L^2 // n_1), L) later;
@@ -421,7 +421,7 @@ class World:
     `others` and `first` are the weights that others and the user add in round 0, `others_later` and `later`
     those in round 1, as functions of the states of the shared items and of all the user's items; `splits` divide
     the items left by their noisy number in round 0. `limit` chooses M from the noisy size of the user's bucket, in
-    steps above the number of others in it. What is revealed of items that are not found: nothing, their state after
+    steps above the number of others. What is revealed of items that are not found: nothing, their state after
     round 0 if others have them (a popular item of users who react shows it), or all noisy numbers of shared items.
     """
 
