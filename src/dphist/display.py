@@ -55,6 +55,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def shorten(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def upper_figure(number: float, digits: int = 3) -> str:
     """An upper bound with this number of significant digits, rounded up."""
     rounded = f"{number:.{digits}g}"

@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 import dphist
 import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
-from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
+from dphist.planning.compare import certify, delta_at, epsilon_at, frontier, profile, tau_for_noise
+from dphist.planning.optimum import on_lattice
+from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import release_probability
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
-from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
+from dphist.privacy.types import ANALYSES, Budget, Contract, LatticeNoise, Noise
+from dphist.releasing.document import certificate_of
 from scheduling import crossed, examples
 
 # These numbers are for continuous noise; tests/privacy/test_discrete.py compares discrete plans with them.
@@ -221,14 +224,7 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
     assert by_name["csh-tighter"].ratio == pytest.approx(0.900, abs=5e-4)
     assert [row.mechanism for row in table.rows] == ["gshm", "gshm", *["csh"] * 6, "laplace"]
     without_k = compare(epsilon=0.35, delta=1e-5, max_items_per_user=4)
-    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "gshm", "laplace"]
-    spread = make_plan(epsilon=0.35, delta=1e-5, max_items_per_user=4, excess="spread")
-    both = compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=4)
-    for row in (without_k.rows[-2], both.rows[-2]):
-        assert (row.analysis, row.threshold) == ("exact, excess spread", spread.threshold)
-        assert row.total_noise == spread.total_noise
-    # If a user may have all items, there is nothing to spread.
-    assert len(compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=10).rows) == len(table.rows)
+    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "laplace"]
 
 
 def test_laplace_is_recommended_where_it_wins() -> None:
@@ -349,7 +345,7 @@ def test_release_probabilities_rise_from_nothing_to_certainty() -> None:
     "bound",
     [
         *({"top": top, "offset": rule} for top in (1, 2, 5) for rule in ("opposite", "independent", "none")),
-        {"max_items_per_user": 1}, {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 1},
+        {"max_items_per_user": 1}, {"max_nonzero": 1},
         {"max_nonzero": 12}, {"max_nonzero": 12, "gamma": 3}, {"max_nonzero": 12, "noise": "continuous"},
         {"public_items": 5}, {"max_items_per_user": 2, "sums": [(0, 1)]},
         {"max_items_per_user": 4, "mechanism": "laplace"},
@@ -363,3 +359,22 @@ def test_no_plan_is_above_its_delta_by_any_share(bound: dict[str, Any], epsilon:
     again = certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta
     assert plan.certificate.delta <= delta, f"accepted at {plan.certificate.delta / delta} times its delta"
     assert again <= delta, f"accepted at {again / delta} times its delta"
+
+
+def test_noise_half_a_per_cent_above_delta_is_not_accepted() -> None:
+    """What the search proposes and what others give are compared with delta itself, without a tolerance."""
+    ideal, drawn = (
+        make_plan(epsilon=0.5, delta=1e-5, max_nonzero=12, noise=kind) for kind in ("continuous", "discrete")
+    )
+    assert isinstance(ideal.noise, Noise)
+    contract, above = ideal.contract, Budget(0.5, ideal.certificate.delta / 1.005)
+    with pytest.raises(NoPlan):
+        pytest.fail(f"accepted above its delta: {certify_continuous(ideal.noise, above, contract)}")
+    noise, certificate = on_lattice(ideal.noise, above, contract)
+    assert certificate.delta <= above.delta, f"accepted at {certificate.delta / above.delta} times its delta"
+    again = certify_noise(noise, contract, epsilon=0.5).delta
+    assert again <= above.delta, f"accepted at {again / above.delta} times its delta"
+    assert isinstance(drawn.noise, LatticeNoise)
+    above = Budget(0.5, drawn.certificate.delta / 1.005)
+    with pytest.raises(NotPrivate):
+        pytest.fail(f"accepted above its delta: {certificate_of(drawn.noise, contract, above)}")

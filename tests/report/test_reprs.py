@@ -88,3 +88,13 @@ def test_items_and_names_are_escaped() -> None:
         assert "&lt;script&gt;" in html
     assert "NOT verified" in refused._repr_html_()
     assert "<strong>NOT PRIVATE" in make_release()._repr_html_()
+
+
+def test_a_long_item_does_not_widen_the_table() -> None:
+    """A person sees its beginning; the output has all of it."""
+    log = pd.DataFrame({"user": range(800), "query": ["y" * 3_000] * 500 + ["tea"] * 300})
+    result = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, max_items_per_user=1, seed=1)
+    assert "y" * 57 + "..." in repr(result)
+    assert max(map(len, repr(result).splitlines())) <= 100
+    assert "y" * 100 not in result._repr_html_()
+    assert "y" * 3_000 in result.to_pandas()["query"].tolist()
