@@ -17,7 +17,7 @@ from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan, SumNoise
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
-from dphist.releasing.run import task_of
+from dphist.releasing.run import values_of
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import SecureTap, Tap
 
@@ -139,32 +139,19 @@ def finest_bit(values: FloatArray) -> FloatArray:
     return np.asarray(np.where(lowest > 0, fineness, -np.inf).max(axis=1), dtype=np.float64)
 
 
-def worst_cases(contract: Contract, lattice: int = 1) -> list[Case]:
-    """Worst-case neighbours under a contract: only new counts, only changed ones, both, and bits of small counts.
-
-    With spread, counts are in steps of the lattice, and the first, a middle and the last level are attacked, of
-    those with few enough items to simulate: a part of a user would be a weak attack.
-    """
-    if contract.spread is None:
-        items = min(contract.items, MOST_ITEMS)
-        bits = Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)
-        return [*_count_cases(contract), bits]
-    all_levels = contract.levels(lattice)
-    levels = [level for level in all_levels if level.items <= MOST_ITEMS] or [all_levels[0]]
-    return [
-        replace(case, name=f"{case.name}, with the weight {level.weight / lattice:.3g}")
-        for level in dict.fromkeys(levels[place] for place in (0, len(levels) // 2, -1))
-        for case in _count_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice)
-    ]
+def worst_cases(contract: Contract) -> list[Case]:
+    """Worst-case neighbours under a contract: only new counts, only changed ones, both, bits of small counts."""
+    items = min(contract.items, MOST_ITEMS)
+    bits = Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)
+    return [*_count_cases(contract), bits]
 
 
-def _count_cases(contract: Contract, weight: int = 1, steps: int = 1) -> list[Case]:
-    """The cases of a user who adds `weight` to counts in units of `steps`."""
+def _count_cases(contract: Contract) -> list[Case]:
+    """The cases of a user who adds one to some counts."""
 
     def case(name: str, *, shared: int, changed: int, new: int) -> Case:
-        large = LARGE * steps
-        counts = (large + weight,) * changed + (large,) * (shared - changed) + (weight,) * new
-        return case_of_counts(name, counts, (large,) * shared + (0,) * new)
+        counts = (LARGE + 1,) * changed + (LARGE,) * (shared - changed) + (1,) * new
+        return case_of_counts(name, counts, (LARGE,) * shared + (0,) * new)
 
     items = min(contract.items, MOST_ITEMS)
     most = items if math.isinf(contract.nonzero) else min(int(contract.nonzero), MOST_ITEMS)
@@ -311,7 +298,7 @@ def audit(
         raise InvalidParameter(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
         )
-    cases = (*_cases_of(mechanism), *more_cases)
+    cases = (*worst_cases(mechanism.contract), *more_cases)
     # Sessions of each of the two histograms, in each half.
     sessions, least = runs // 4, max(_LEAST_RUNS, 50 * len(cases))
     if sessions < least:
@@ -334,15 +321,6 @@ def audit(
         runs=runs,
         certificate=mechanism.certificate,
     )
-
-
-def _cases_of(mechanism: Mechanism) -> list[Case]:
-    if mechanism.contract.spread is None:
-        return worst_cases(mechanism.contract)
-    plan = getattr(mechanism, "plan", None)
-    if not isinstance(plan, Plan) or not isinstance(plan.noise, LatticeNoise):
-        raise InvalidParameter("a mechanism with spread must have an attribute `plan`, with discrete noise")
-    return worst_cases(plan.contract, plan.noise.lattice)
 
 
 def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, risk: float) -> float:
@@ -422,7 +400,7 @@ def contribution_of_user(
     `summed` names the columns of the plan's sums and vectors. Top-k steps and public lists are not covered.
     """
     cap = plan.contract.items
-    task = task_of(plan, events, Choice(SecureTap().words(4).tobytes()), cap, summed)
+    task = Task(events, Choice(SecureTap().words(4).tobytes()), cap, values=values_of(plan, summed))
     with engine:
         both = [_count_rows(engine, counted) for counted in (task, replace(task, events=without))]
     items, absent = sorted({*both[0], *both[1]}, key=repr), (0,) * (1 + len(plan.summed))
@@ -430,7 +408,7 @@ def contribution_of_user(
         np.array([rows.get(item, absent) for item in items], dtype=np.int64).reshape(len(items), len(absent))
         for rows in both
     )
-    return Contribution(counts, neighbour, _problem(counts - neighbour, task.weights or ((cap, 1),), plan.sums))
+    return Contribution(counts, neighbour, _problem(counts - neighbour, cap, plan.sums))
 
 
 def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
@@ -442,29 +420,25 @@ def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
     return rows
 
 
-def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], sums: Sequence[SumNoise]) -> str | None:
-    """Why no level covers a user who moves counts and sums by this, a row for each item."""
-    unit = levels[0][1]
+def _problem(moved: IntArray, most: int, sums: Sequence[SumNoise]) -> str | None:
+    """Why a plan does not cover a user who moves counts and sums by this, a row for each item."""
     touched = moved[moved[:, 0] != 0]
     if moved[moved[:, 0] == 0].any():
         return "a sum changes where the count does not"
     steps = np.unique(touched[:, 0]).tolist()
-    if len(steps) > 1:
-        return f"the counts change by different amounts, from {min(steps)} to {max(steps)} of {unit}"
     if not steps:
         return None
-    allowed = {weight: items for items, weight in levels}.get(steps[0])
-    if allowed is None:
-        return f"counts change by {steps[0]} of {unit}, which is not one of the plan's weights"
-    if len(touched) > allowed:
-        return f"{len(touched)} counts change by {steps[0]} of {unit}, and the plan allows {allowed}"
+    if steps != [1]:
+        return f"a count changes by {steps[-1] if steps[-1] != 1 else steps[0]}, and one user counts once"
+    if len(touched) > most:
+        return f"{len(touched)} counts change, and the plan allows {most}"
     first = 1
     for place, noise in enumerate(sums, start=1):
-        # Weighted sums and vectors are relative to the middle of their range; other sums to its lower end.
-        middle = noise.reach if unit == 1 and noise.columns == 1 else 0
+        # Vectors are relative to the middle of their range, other sums to its lower end.
+        middle = noise.reach if noise.columns == 1 else 0
         # As objects, whose squares do not overflow.
         around = touched[:, first : first + noise.columns].astype(object) - middle
         first += noise.columns
-        if (around**2).sum(axis=1).max() * unit**2 > (noise.reach * steps[0]) ** 2:
-            return f"sum {place} changes by more than {steps[0]} of {unit} of half its range"
+        if (around**2).sum(axis=1).max() > noise.reach**2:
+            return f"sum {place} changes by more than half its range"
     return None

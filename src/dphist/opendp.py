@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra, install_command
-from dphist.privacy.types import Plan, PublicNoise
+from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
 
@@ -25,10 +25,10 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     """
     dp = _opendp()
     plan = certify_again(plan)
-    if isinstance(plan.noise, PublicNoise) or plan.sums:
-        raise InvalidParameter("plans for a public list of items or with sums work only with dphist.release")
-    if plan.contract.spread is not None:
-        raise InvalidParameter("plans with spread work only with dphist.release, which weighs the items of users")
+    if isinstance(plan.noise, (PublicNoise, RoundsNoise)) or plan.sums:
+        raise InvalidParameter(
+            "plans in rounds, for a public list of items or with sums work only with dphist.release"
+        )
     nonzero_rule(plan, promised=promise_max_nonzero)
     if measure not in ("approximate-dp", "approximate-zcdp"):
         raise InvalidParameter(f"measure must be approximate-dp or approximate-zcdp, not {measure!r}")

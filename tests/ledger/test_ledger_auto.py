@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +10,18 @@ import pytest
 from test_ledger_composing import worst_of
 
 import dphist
-from dphist.accounting import zcdp_of_plan
+import oracles_gdp as oracle
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
-from dphist.ledger.accounts import Account, ConcentratedComposer, composer_for, limits_of, zcdp_of
-from dphist.planning.auto_cap import ChoicePlan
+from dphist.ledger.accounts import Account, FilterComposer, composer_for, limits_of
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
-from dphist.releasing.document import choice_for
 from dphist.releasing.spending import SHARES, price_of, spend_of
 from release_commands import bookings, command, log_in
 
 ONE = Budget(1.0, 1e-6)
 THREE = Budget(3.0, 1e-6)
 CAPPED: dict[str, Any] = {"max_items_per_user": 20}
-
-
-@cache
-def chosen_cap() -> ChoicePlan:
-    return choice_for(Budget(1.0, 1e-7))
 
 
 def account(total: Budget) -> Account:
@@ -58,10 +49,14 @@ def test_the_obvious_first_release_fits(tmp_path: Path, limit: list[str]) -> Non
 CASES = [
     # Total, first release, contract: the accounting, and how many such releases fit.
     (ONE, 1.0, 1e-6, CAPPED, "sum", 1),
-    (THREE, 1.0, 1e-7, CAPPED, "zcdp", 7),
+    (THREE, 1.0, 1e-7, CAPPED, "gdp", 8),
     (THREE, 1.0, 3.3e-7, CAPPED, "sum", 3),
-    (THREE, 0.3, 1e-8, CAPPED, "zcdp", 81),
-    (THREE, 1.0, 1e-7, None, "sum", 3),
+    (THREE, 0.3, 1e-8, CAPPED, "gdp", 90),
+    (THREE, 0.3, 1e-8, {"public_items": 50}, "gdp", 102),
+    (THREE, 0.3, 1e-8, CAPPED | {"mechanism": "laplace"}, "zcdp", 74),
+    (THREE, 0.3, 1e-8, {"mechanism": "gaussian"}, "gdp", 105),
+    (THREE, 1.0, 1e-7, {"mechanism": "gaussian"}, "gdp", 9),
+    (THREE, 1.0, 1e-7, {}, "sum", 3),
     (Budget(10.0, 1e-6), 1.0, 1e-7, CAPPED, "sum", 10),
 ]
 
@@ -70,37 +65,42 @@ CASES = [
 def test_the_accounting_by_which_more_releases_fit(
     total: Budget, epsilon: float, delta: float, contract: Any, accounting: str, number: int
 ) -> None:
-    planned = chosen_cap() if contract is None else dphist.plan(epsilon=epsilon, delta=delta, **contract)
+    planned = dphist.plan(epsilon=epsilon, delta=delta, **contract)
     spend, composer = price_of(planned, account(total))
     assert composer.accounting == accounting
     fit = account(total).more_that_fit(spend, composer)
     assert fit == number
-    for other in ("sum", "zcdp"):
-        assert account(total).more_that_fit(spend_of(planned, other), composer_for(other, total)) <= fit
-
-
-def test_a_chosen_cap_is_booked_with_its_sizes_and_its_worst_release() -> None:
-    planned = chosen_cap()
-    spend = spend_of(planned, "zcdp")
-    assert spend.profile is not None
-    costs = [zcdp_of_plan(plan) for plan in planned.plans]
-    rho = Fraction(1, 2) / planned.choice.variance + max(Fraction(cost.rho) for cost in costs)
-    assert Fraction(spend.profile["rho"]) >= rho
-    assert spend.profile["rho"] == pytest.approx(float(rho), rel=1e-12)
-    assert spend.profile["delta"] == max(cost.delta for cost in costs)
+    for other in ("sum", "zcdp", "gdp"):
+        for share in SHARES:
+            others = composer_for(other, total, share)
+            assert account(total).more_that_fit(spend_of(planned, other), others) <= fit
 
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("total", [ONE, THREE, Budget(0.1, 1e-9), Budget(20.0, 1e-3)])
-def test_the_limits_of_each_share_are_within_the_total(total: Budget, share: float) -> None:
-    rho, beside = limits_of(total, share)
-    assert Fraction(delta_zcdp(rho=rho, epsilon=total.epsilon)) + Fraction(beside) <= Fraction(total.delta)
-    # A slightly larger rho is too much.
-    assert delta_zcdp(rho=rho * 1.001, epsilon=total.epsilon) > total.delta - beside
-    composer = composer_for("zcdp", total, share)
-    assert composer.total_delta([Spend(0.1, 1e-12, {"rho": rho, "delta": beside})], total.epsilon) <= total.delta
-    more = math.nextafter(beside, 1)
-    assert composer.total_delta([Spend(0.1, 1e-12, {"rho": rho, "delta": more})], total.epsilon) == 1.0
+@pytest.mark.parametrize(
+    ("accounting", "name", "delta_of"),
+    [
+        ("zcdp", "rho", lambda rho, epsilon: delta_zcdp(rho=rho, epsilon=epsilon)),
+        ("gdp", "mu_squared", lambda squared, epsilon: oracle.gaussian_delta(squared, epsilon)),
+    ],
+    ids=["zcdp", "gdp"],
+)
+def test_the_limits_of_each_share_are_within_the_total(
+    accounting: str, name: str, delta_of: Any, total: Budget, share: float
+) -> None:
+    loss, beside = limits_of(total, share, accounting)
+    assert delta_of(loss, total.epsilon) + beside <= total.delta
+    assert delta_of(loss, total.epsilon) <= total.delta - beside
+    # A slightly larger loss is too much.
+    assert delta_of(loss * 1.001, total.epsilon) > total.delta - beside
+    composer = composer_for(accounting, total, share)
+    assert composer.total_delta([Spend(0.1, 1e-12, {name: loss, "delta": beside})], total.epsilon) <= total.delta
+    for more in (
+        {name: loss, "delta": math.nextafter(beside, 1)},
+        {name: math.nextafter(loss, math.inf), "delta": 0.0},
+    ):
+        assert composer.total_delta([Spend(0.1, 1e-12, more)], total.epsilon) == 1.0
 
 
 def test_the_first_booking_fixes_the_accounting(tmp_path: Path) -> None:
@@ -109,26 +109,26 @@ def test_the_first_booking_fixes_the_accounting(tmp_path: Path) -> None:
     plan = dphist.plan(epsilon=1, delta=1e-7, **CAPPED)
     first = ledger.book_release("log", lambda known: price_of(plan, known))
     found = Ledger.open(tmp_path / "a").account("log")
-    assert (found.accounting, found.share, found.by_first) == ("zcdp", 0.75, True)
-    assert first.spend.profile == spend_of(plan, "zcdp").profile
+    assert (found.accounting, found.share, found.by_first) == ("gdp", 0.8, True)
+    assert first.spend.profile == spend_of(plan, "gdp").profile
     # Later releases are priced by it, even if another accounting would suit them better.
     large = dphist.plan(epsilon=3, delta=8e-7, **CAPPED)
     spend, composer = price_of(large, found)
-    assert isinstance(composer, ConcentratedComposer)
-    assert composer.share == 0.75
+    assert isinstance(composer, FilterComposer)
+    assert composer.share == 0.8
     with pytest.raises(OverBudget):
         ledger.book("log", spend, composer)
-    with pytest.raises(InvalidParameter, match="has the accounting 'zcdp', not 'sum'"):
+    with pytest.raises(InvalidParameter, match="has the accounting 'gdp', not 'sum'"):
         ledger.book("log", Spend(0.1, 1e-9), SumComposer())
     # Another share or total would change the limits.
-    for other in (composer_for("zcdp", THREE, 0.25), composer_for("zcdp", Budget(9, 1e-6), 0.75)):
+    for other in (composer_for("gdp", THREE, 0.25), composer_for("gdp", Budget(9, 1e-6), 0.8)):
         for ask in (found.left, lambda one: ledger.book("log", Spend(0.01, 1e-12), one)):
             with pytest.raises(
-                InvalidParameter, match=r"the composer must have the total .*, and its share, 0\.75"
+                InvalidParameter, match=r"the composer must have the total .*, and its share, 0\.8"
             ):
                 ask(other)
     assert len(ledger.account("log").bookings) == 1
-    ledger.book("log", Spend(0.01, 1e-12), composer_for("zcdp", THREE, 0.75))
+    ledger.book("log", Spend(0.01, 1e-12), composer_for("gdp", THREE, 0.8))
 
 
 def test_a_composer_of_another_total_is_refused(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_two_first_bookings_at_once_have_one_accounting(tmp_path: Path) -> None:
 
     Ledger.open(tmp_path / "a").book_release("log", price)
     found = ledger.account("log")
-    assert seen == ["auto", "zcdp"]
-    assert found.accounting == "zcdp"
+    assert seen == ["auto", "gdp"]
+    assert found.accounting == "gdp"
     assert all(one.spend.profile is not None for one in found.bookings)
 
 
@@ -251,7 +251,8 @@ def test_the_delta_is_named_if_it_is_the_reason() -> None:
     plan = dphist.plan(epsilon=0.5, delta=9e-7, **CAPPED)
     known = Account("log", ONE, "zcdp")
     spend = spend_of(plan, "zcdp")
-    assert zcdp_of(spend)[1] > 5e-7
+    assert spend.profile is not None
+    assert spend.profile["delta"] > 5e-7
     left = known.remaining(composer_for("zcdp", ONE), spend)
     assert (left.more, left.largest_epsilon, left.largest_delta) == (0, 0.0, 5e-7)
     assert str(left) == "too little for its delta: a release needs a delta of at most 5e-07"

@@ -224,14 +224,7 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
     assert by_name["csh-tighter"].ratio == pytest.approx(0.900, abs=5e-4)
     assert [row.mechanism for row in table.rows] == ["gshm", "gshm", *["csh"] * 6, "laplace"]
     without_k = compare(epsilon=0.35, delta=1e-5, max_items_per_user=4)
-    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "gshm", "laplace"]
-    spread = make_plan(epsilon=0.35, delta=1e-5, max_items_per_user=4, excess="spread")
-    both = compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=4)
-    for row in (without_k.rows[-2], both.rows[-2]):
-        assert (row.analysis, row.threshold) == ("exact, excess spread", spread.threshold)
-        assert row.total_noise == spread.total_noise
-    # If a user may have all items, there is nothing to spread.
-    assert len(compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=10).rows) == len(table.rows)
+    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "laplace"]
 
 
 def test_laplace_is_recommended_where_it_wins() -> None:
@@ -352,7 +345,7 @@ def test_release_probabilities_rise_from_nothing_to_certainty() -> None:
     "bound",
     [
         *({"top": top, "offset": rule} for top in (1, 2, 5) for rule in ("opposite", "independent", "none")),
-        {"max_items_per_user": 1}, {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 1},
+        {"max_items_per_user": 1}, {"max_nonzero": 1},
         {"max_nonzero": 12}, {"max_nonzero": 12, "gamma": 3}, {"max_nonzero": 12, "noise": "continuous"},
         {"public_items": 5}, {"max_items_per_user": 2, "sums": [(0, 1)]},
         {"max_items_per_user": 4, "mechanism": "laplace"},

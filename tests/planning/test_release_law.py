@@ -16,8 +16,8 @@ import pytest
 from scipy import special, stats
 
 import dphist
-from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise
-from dphist.releasing.noise import begin, noisy_sizes
+from dphist.privacy.types import LaplaceNoise, LatticeNoise
+from dphist.releasing.noise import begin
 from dphist.sampling.sampler import ExactSampler
 from dphist.sampling.table import LaplaceLaw
 from dphist.sampling.tap import SeededTap
@@ -127,7 +127,7 @@ def asked_variances(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     "bound",
     [
         {"max_items_per_user": 3}, {"max_items_per_user": 3, "mechanism": "laplace"},
-        {"max_items_per_user": 3, "excess": "spread"}, {"max_nonzero": 40, "gamma": 6}, {"top": 3},
+        {"max_nonzero": 40, "gamma": 6}, {"top": 3},
         {"top": 3, "offset": "independent"}, {"public_items": 2},
         {"max_items_per_user": 3, "sums": [(0, 1), (-2, 5)]}, {"top": 3, "sums": [(0, 1), (-2, 2, 3)]},
     ],
@@ -139,7 +139,7 @@ def test_noise_is_drawn_with_exactly_the_variance_of_the_plan(
     """Not statistics: which law the sampler is asked for. One per cent less would be a forged certificate."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, **bound)
     noise, asked = plan.noise, asked_variances(monkeypatch)
-    counts = np.array([10**7, 10**7])  # users, or steps with spread: far above the threshold
+    counts = np.array([10**7, 10**7])  # users: far above the threshold
     assert begin(plan, SeededTap(1)).release(counts, [counts] * len(plan.summed)).index.size == 2
     if isinstance(noise, LaplaceNoise):
         assert asked == [LaplaceLaw(noise.scale)], "noise of another scale than the certified one was drawn"
@@ -149,13 +149,6 @@ def test_noise_is_drawn_with_exactly_the_variance_of_the_plan(
     expected = [*shared, noise.variance, *(one.variance for one in plan.sums for _ in range(one.columns))]
     found = [law.variance for law in asked]
     assert found == expected, "noise of another variance than the certified one was drawn"
-
-
-def test_noisy_sizes_are_drawn_with_the_variance_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = CapChoice((1, 5, 20), Fraction(123, 4))
-    asked = asked_variances(monkeypatch)
-    noisy_sizes(choice, [3] * choice.buckets, SeededTap(1))
-    assert [law.variance for law in asked] == [choice.variance], "another variance than the certified one"
 
 
 class NoNoise:

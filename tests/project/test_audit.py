@@ -189,36 +189,6 @@ def test_correct_plan_is_not_contradicted(epsilon: float, delta: float, k: int |
 
 
 @pytest.mark.parametrize(
-    ("k", "m"),
-    [(None, 3), *(pytest.param(k, m, marks=pytest.mark.slow) for k, m in ((None, 1), (None, 10), (40, 6)))],
-)
-def test_correct_plan_with_spread_is_not_contradicted(k: int | None, m: int) -> None:
-    """In theory the bound from changed counts is 0.0385 on average with a deviation of 0.0013; 0.03 is six below.
-
-    The bound from new counts is higher. Which of them is attacked depends on the runs for choosing.
-    """
-    made = plan(epsilon=1.0, delta=0.05, max_nonzero=k, max_items_per_user=m, excess="spread")
-    assert (made.sigma_shared > 0.0) == (k is not None)
-    result = audit(PlannedMechanism(made), tap=SeededTap(3), runs=RUNS)
-    assert not result.contradicts
-    assert result.delta_lower > 0.6 * 0.05
-    assert "with the weight" in result.case
-
-
-def test_the_lightest_users_of_a_plan_with_spread_are_attacked() -> None:
-    """With the threshold of the limit alone, the new counts of a user with many items contradict the plan."""
-    made = plan(epsilon=1.0, delta=0.05, max_items_per_user=3, excess="spread")
-    cap = plan(epsilon=1.0, delta=0.05, max_items_per_user=3, noise="discrete", mechanism="gaussian")
-    noise, cap_noise = lattice_noise(made), lattice_noise(cap)
-    limit = cap_noise.limit * noise.lattice // cap_noise.lattice
-    assert limit < 0.9 * noise.limit
-    wrong = PlannedMechanism(replace(made, noise=replace(noise, limit=limit)))
-    result = audit(wrong, tap=SeededTap(13), runs=200_000)
-    assert result.contradicts
-    assert result.case == "48 new counts, with the weight 0.25"
-
-
-@pytest.mark.parametrize(
     ("rates", "risk"), crossed([(0.3, 0.1), (0.5, 0.01), (0.9, 0.3), (0.05, 0.0)], [0.05, 1e-3, 1e-6])
 )
 def test_bound_is_valid(rates: tuple[float, float], risk: float) -> None:
@@ -431,20 +401,6 @@ def test_fast_path_has_the_distribution_of_the_protocol() -> None:
     assert distance(claims(replace(noise, variance_shared=Fraction(0)))) > bound
 
 
-def test_fast_path_has_the_distribution_of_the_protocol_with_spread() -> None:
-    made, runs = plan(epsilon=1.0, delta=0.05, max_items_per_user=3, excess="spread"), 5_000
-    steps = lattice_noise(made).lattice
-    counts = (made.levels[-1].weight, 7 * steps, 0, 8 * steps + 1, 1000 * steps)
-    one = simulate(PlannedMechanism(made), counts, runs, SeededTap(21))
-    other = through_protocol(PlannedMechanism(made), [counts], runs, SeededTap(22))
-    bound = kolmogorov_bound(runs, len(counts))
-    distances = [kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts))]
-    assert max(distances) <= bound
-    assert abs(np.mean(one[:, 4]) - 1000) < 0.2, "counts are in steps"
-    wrong = simulate(PlannedMechanism(replace(made, contract=Contract(None, 3))), (7,), runs, SeededTap(21))
-    assert kolmogorov_distance(wrong[:, 0], one[:, 1]) <= bound, "without spread they are not"
-
-
 def test_subclass_goes_through_the_protocol() -> None:
     class Silent(PlannedMechanism):
         def begin(self, tap: Tap) -> Session:  # type: ignore[override]  # noqa: ARG002
@@ -477,28 +433,3 @@ def test_cases_keep_the_contract(contract: Contract) -> None:
         assert set(np.unique(counts - neighbour)) <= {0, 1}
         assert (counts - neighbour).sum() <= contract.items
         assert np.count_nonzero(counts) <= contract.nonzero
-
-
-@pytest.mark.parametrize(
-    "contract", [Contract(None, 3, 48), Contract(60, 3, 48), Contract(None, 10, 160), Contract(None, 100, 1600)]
-)
-def test_cases_with_spread_keep_the_contract(contract: Contract) -> None:
-    lattice, seen = 2048, set()
-    levels = contract.levels(lattice)
-    for case in worst_cases(contract, lattice):
-        counts, neighbour = np.array(case.counts), np.array(case.neighbour)
-        moved = (counts - neighbour)[counts != neighbour]
-        assert np.unique(moved).size == 1
-        assert moved.size <= next(level.items for level in levels if level.weight == moved[0])
-        assert np.count_nonzero(counts) <= contract.nonzero
-        seen.add((int(moved.size), int(moved[0])))
-    # Whole users of the first level and of a light one, up to the number of items that are simulated.
-    assert {(min(level.items, 64), level.weight) for level in levels[:1]} <= seen
-    if contract.items < 64:
-        assert max(size for size, _ in seen) > 40
-
-
-def test_a_mechanism_with_spread_must_have_a_plan() -> None:
-    made = plan(epsilon=1.0, delta=0.05, max_items_per_user=3, excess="spread")
-    with pytest.raises(InvalidParameter, match="must have an attribute `plan`"):
-        audit(ByProtocol(PlannedMechanism(made)), tap=SeededTap(1))

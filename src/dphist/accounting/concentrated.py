@@ -9,7 +9,16 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise, at_level
+from dphist.privacy.rounds import gaussian_cost_of_rounds, squared_mu
+from dphist.privacy.types import (
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+    RoundsNoise,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,8 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
         rho = D/2  without shared noise;   (sqrt(D/2) + sqrt(h))^2,  h = -log(1 - delta0), with it
 
     D is the squared sensitivity per variance, delta0 the probability that a new count passes the threshold.
-    For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2).
+    For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2). For rounds it is
+    that of the worse group of users.
 
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
@@ -74,13 +84,26 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Source: as for `zcdp_of_plan`.
     """
     noise, contract = plan.noise, plan.contract
-    delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
+    if isinstance(noise, RoundsNoise):
+        cost = gaussian_cost_of_rounds(noise)
+        moved = cost.squared / 2
+        if isinstance(noise.alone, LaplaceNoise):
+            moved = max(squared_mu(noise) / 2, 1 / (2 * noise.alone.scale**2))
+        # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
+        rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
+        return RenyiCurve(fraction_up(moved), cost.event, rest)
+    delta = event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
         return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)
     slope = fraction_up(squared_sensitivity(noise, contract) / 2)
     shared = noise.sigma_shared > 0.0 and delta > 0.0
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
+
+
+def event_of_plan(plan: Plan) -> float:
+    """Upper bound of the probability that a new count of a user passes the threshold."""
+    return 0.0 if isinstance(plan.noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
 
 
 def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
@@ -90,15 +113,11 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
 
     The shared draw moves by c and the draw of each count by the rest. With such a c fewer changed counts move
     less, so one c covers them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4. Sums
-    beside the m changed counts add `extra` each. With spread, it is the maximum over all levels.
+    beside the m changed counts add `extra` each.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
-    if contract.spread is not None and isinstance(noise, LatticeNoise):
-        return max(
-            squared_sensitivity(*at_level(noise, contract, level)) for level in contract.levels(noise.lattice)
-        )
     unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
     return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
 

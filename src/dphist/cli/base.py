@@ -242,11 +242,6 @@ def _plan_option(name: str, panel: str, metavar: str, text: str, kind: type | No
 
 _PLAN_OPTIONS = (
     _plan_option("max_items_per_user", "Limit per user", "M", "Number of counts one user can change.", int),
-    _plan_option(
-        "excess", "Limit per user", "",
-        "Items of a user beyond the limit: drop leaves them out; spread counts up to 16 times as many, each with "
-        "a smaller weight.",
-    ),
     _plan_option("public_items", "Limit per user", "N", "Number of items in a public list.", int),
     _plan_option(
         "max_nonzero", "Advanced", "K",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dphist.ledger import Checkpoint, Spend
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.ledger.store import Accounts
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
 
 
@@ -42,12 +41,13 @@ Expect = Annotated[
     ),
 ]
 Accounting = Annotated[
-    Literal["auto", "zcdp", "pld", "sum"],
+    Literal["auto", "gdp", "zcdp", "pld", "sum"],
     typer.Option(
         "--accounting",
-        help="How releases add up. zcdp: tight, and later releases may depend on earlier results. sum: epsilons "
-        "and deltas are added. auto: zcdp or sum, whichever fits more releases like the first one. pld: slightly "
-        "tighter than zcdp, but valid only if all releases are fixed before the first result is seen.",
+        help="How releases add up. gdp: tight for Gaussian noise. zcdp: also for Laplace noise. sum: epsilons and "
+        "deltas are added. With these, later releases may depend on earlier results. auto: whichever of them fits "
+        "most releases like the first one. pld: valid only if all releases are fixed before the first result is "
+        "seen.",
     ),
 ]
 
@@ -174,8 +174,7 @@ def plan(
 ) -> None:
     """Check whether a release would fit the remaining budget, and how often. Books nothing.
 
-    Plans the release as `dphist release` would, with these limits or with an automatic limit on the items of each
-    user. Exit code 3 if it does not fit.
+    Plans the release as `dphist release` would, with these limits or in rounds. Exit code 3 if it does not fit.
 
     \b
     Examples:
@@ -187,10 +186,10 @@ def plan(
     from dphist.releasing.spending import price_of, spend_of
 
     account = Ledger.open(file).account(dataset)
-    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract), account)
+    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract, account), account)
 
     def spend_at(other: float, by: Composer) -> Spend:
-        return spend_of(_plan_for(other, delta, mechanism, contract), by.accounting)
+        return spend_of(_plan_for(other, delta, mechanism, contract, account), by.accounting)
 
     left = account.remaining(composer, spend, spend_at=spend_at)
     facts = {
@@ -210,29 +209,30 @@ def plan(
 def _composer(account: Account) -> Composer:
     from dphist.ledger.accounts import composer_for
 
-    # With auto nothing is booked yet, so that zcdp would give the same.
+    # With auto nothing is booked yet, so that the others would give the same.
     return composer_for(
         "sum" if account.accounting == "auto" else account.accounting, account.total, account.share
     )
 
 
-def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
+def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any], account: Account) -> Plan:
+    """The plan of a release with this account's ledger."""
     from dphist.planning.planner import plan as make_plan
-    from dphist.privacy.types import Budget
-    from dphist.releasing.document import choice_for
+    from dphist.releasing.spending import composes_gaussian
 
-    if not contract:
-        return choice_for(Budget(epsilon, delta), mechanism=mechanism)
+    if not contract and mechanism == "best" and composes_gaussian(account):
+        mechanism = "gaussian"
     return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 
 def _releases_that_fit(account: Account) -> str:
+    from dphist.ledger.accounts import LOSSES
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total
     week = None if account.accounting == "pld" else weekly_budget(account)
     choices = [f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"]
-    if account.accounting == "zcdp":
+    if account.accounting in LOSSES:
         choices = []
     if week is not None:
         choices.append(

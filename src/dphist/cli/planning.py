@@ -36,7 +36,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", he
 
 @app.command()
 @takes(
-    "epsilon", "delta", "max_nonzero", "max_items_per_user", "excess", "top", "public_items", "offset",
+    "epsilon", "delta", "max_nonzero", "max_items_per_user", "goal", "top", "public_items", "offset",
     "mechanism", "gamma", "minimize", "sum", "vector", "weight", of=PLAN, required=("epsilon", "delta"),
 )  # fmt: skip
 def plan(
@@ -60,13 +60,13 @@ def plan(
 ) -> None:
     """Compute the least noise and the lowest threshold for a privacy budget.
 
-    Reads no data. Every plan is certified in ball arithmetic.
+    Reads no data. Every plan is certified in ball arithmetic. Without a bound: the rounds of `dphist release`.
 
     \b
     Examples:
+      dphist plan --epsilon 1 --delta 1e-6
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
-      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 \\
-        --excess spread
+      dphist plan --epsilon 1 --delta 1e-6 --goal keys
       dphist plan --epsilon 1 --delta 1e-6 --top 1000
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --sum 0:500
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --vector 3:10
@@ -108,7 +108,7 @@ def privacy_sentence(budget: Budget) -> str:
 
 @app.command()
 @takes(
-    "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess",
+    "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user",
     of=PLAN, required=("epsilon", "sigma"),
 )  # fmt: skip
 def certify(
@@ -222,7 +222,7 @@ def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
 
 @app.command()
 @takes(
-    "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess", of=PLAN,
+    "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", of=PLAN,
     required=("sigma", "tau"),
 )  # fmt: skip
 def profile(
@@ -257,7 +257,7 @@ def profile(
 
 
 @app.command()
-@takes("epsilon", "delta", "max_nonzero", "max_items_per_user", "excess", of=PLAN, required=("epsilon", "delta"))
+@takes("epsilon", "delta", "max_nonzero", "max_items_per_user", of=PLAN, required=("epsilon", "delta"))
 def audit(
     *,
     runs: Annotated[int, typer.Option(metavar="N", parser=whole_number, help="Number of attacks.")] = 10**6,

@@ -23,7 +23,6 @@ from dphist.cli.base import (
     input_option,
     output_option,
     print_json,
-    print_table,
     progress_bars,
     stoppable,
     takes,
@@ -39,7 +38,6 @@ from dphist.outputs.target import local_paths
 from dphist.releasing.request import STREAM, Request, flag, options, read_request, request_from
 
 if TYPE_CHECKING:
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
     from dphist.releasing.result import Release
 
@@ -283,7 +281,7 @@ def _facts(result: Release) -> dict[str, Any]:
         "summary": result.summary.to_dict(),
         "guarantee": document["guarantee"],
         "counts": document["counts"],
-        **{name: document[name] for name in ("sums", "choice", "booking") if name in document},
+        **{name: document[name] for name in ("sums", "findings", "booking") if name in document},
         "plan": result.plan.to_dict(),
     }
 
@@ -300,17 +298,11 @@ def _text(result: Release, report: Mapping[str, str | None]) -> str:
 
 
 def _dry_run(request: Request, as_json: bool) -> None:
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.run import engine_for, plan_request
 
-    planned = plan_request(request, engine_for(request))
+    plan = plan_request(request, engine_for(request))
     end = "No event was read and nothing was released (--dry-run)."
-    if not isinstance(planned, ChoicePlan):
-        show_dry_run(planned, as_json, end, {"request": request.to_dict()})
-        return
-    _show_choice(planned, request, as_json)
-    if not as_json:
-        write_out(f"\n{end}\n")
+    show_dry_run(plan, as_json, end, {"request": request.to_dict()})
 
 
 def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | None = None) -> None:
@@ -322,34 +314,3 @@ def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | 
     else:
         show_plan(plan, advice)
         write_out(f"\n{end}\n")
-
-
-def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
-    from dphist.planning.auto_cap import excess_of
-
-    caps = [
-        {
-            "cap": plan.contract.items,
-            "excess": excess_of(plan),
-            "total_noise": plan.total_noise,
-            "threshold": plan.threshold,
-        }
-        for plan in planned.plans
-    ]
-    if as_json:
-        print_json({"request": request.to_dict(), "choice": planned.to_dict(), "caps": caps})
-        return
-    whole, rest = planned.budget, planned.budget_of_release
-    sentence = (
-        f"The limit on the items of each user is chosen privately, with a share of {planned.share:g} of the "
-        f"squared sensitivity that epsilon {whole.epsilon:g} and delta {whole.delta:g} allow: users are counted "
-        f"by their number of items, with noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. "
-        f"The release that follows has epsilon {rest.epsilon:g} and delta {rest.delta:g}. Together they have a "
-        f"certified delta of {planned.certificate.delta:.6g}."
-    )
-    write_out(fill(sentence) + "\n\n")
-    rows = [
-        (f"{row['cap']:,}", str(row["excess"]), f"{row['total_noise']:.4g}", f"{row['threshold']:.5g}")
-        for row in caps
-    ]
-    print_table(("limit", "excess", "noise", "threshold"), rows, left=0)

@@ -23,8 +23,20 @@ from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import frame_source, read_once
+from dphist.counting.rounds import DuckDBRounds
 from dphist.counting.sql import COUNT, Opened, Pairs, Rows, Source, require_columns
-from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
+from dphist.counting.task import (
+    HALF_STEPS,
+    Choice,
+    Counted,
+    Events,
+    Progress,
+    Resources,
+    RoundsCount,
+    RoundsTask,
+    Task,
+    is_frame,
+)
 from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
 from dphist.objects import is_postgres
@@ -96,6 +108,19 @@ class DuckDBEngine(SessionKeeper):
             with suppress(Exception):
                 reader.close()
                 session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
+
+    @contextmanager
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> Iterator[RoundsCount]:
+        with self._session(progress) as session:
+            pairs, what = session.pairs(task.as_task())
+            if not task.listed:
+                pairs = replace(pairs, listed=None)
+            counted = DuckDBRounds(session, task, pairs, None if task.known is None else LISTED, what)
+            counted.read()
+            yield counted
+            session.report_done()
+            with suppress(Exception):  # as in `count`
+                counted.close()
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         check_sizes_task(task, bounds)

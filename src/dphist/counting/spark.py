@@ -34,7 +34,17 @@ from dphist.counting.sql import (
     weight,
     weighted_sum,
 )
-from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
+from dphist.counting.task import (
+    FINE_LIMIT,
+    FINE_STEPS,
+    Events,
+    Progress,
+    Resources,
+    RoundsCount,
+    RoundsTask,
+    Task,
+    Value,
+)
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
 
@@ -83,6 +93,10 @@ class SparkEngine(SessionKeeper):
             users = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
             sizes = users.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
             return in_buckets(run(sizes.collect, what), bounds)
+
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
+        del task, progress
+        raise InputError("Spark cannot count in rounds yet: use --engine duckdb")
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import floor
+from math import floor, isqrt
 from numbers import Rational
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from dphist.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # .db may be a DuckDB or an SQLite file.
 FORMATS: Final = {
@@ -215,6 +219,62 @@ class Task:
 
 
 @dataclass(frozen=True)
+class RoundsTask:
+    """A table of users and items to count in rounds (see `RoundsCount`), with weights in steps of 1 / `lattice`.
+
+    Each user keeps at most `most_items` items, chosen once by `choice` as for a `Task`. With `alone`, users with
+    exactly one item in their data, before any limit, are a group of their own. `known` items need not be found:
+    they are there even if no user has them. They are matched to the items as public items are; those that are not
+    values of the input's type are left out. With `listed` they are a public list: other items are ignored before a
+    user's items are chosen or counted, and every entry is there. `ordered` numbers the items in their order.
+    """
+
+    events: Events
+    choice: Choice
+    most_items: int
+    lattice: int
+    growth: int
+    alone: bool
+    known: Events | None = None
+    listed: bool = False
+    values: tuple[Value, ...] = ()
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("most_items", 1), ("lattice", 2), ("growth", 1)):
+            number = getattr(self, name)
+            if type(number) is not int or not least <= number <= HALF_STEPS:
+                raise InvalidParameter(f"{name} must be a whole number from {least} to 2^20, not {number!r}")
+        if self.listed and self.known is None:
+            raise InvalidParameter("a count of listed items needs the list")
+        if self.alone and self.values:
+            raise InvalidParameter("sums have no group of users with one item")
+        # Otherwise half a range times a weight is not whole, and rounding could exceed it.
+        if any(value.half_steps % self.lattice for value in self.values if value.vector is None):
+            raise InvalidParameter("the steps of half a range must be a multiple of the lattice")
+
+    def as_task(self) -> Task:
+        """A task that reads the same columns of the same inputs."""
+        return Task(self.events, self.choice, public_items=self.known, values=self.values)
+
+    def first_weight(self, items: int) -> int:
+        """The steps that a user with so many items in the first round adds to each."""
+        return isqrt(self.lattice**2 // items)
+
+    def later_weight(self, items: int, first: int) -> int:
+        """The steps in a later round for a user with so many items, and `first` items in the first round."""
+        return min(self.first_weight(items), self.most_weight(first))
+
+    def most_weight(self, first: int) -> int:
+        """The most steps in a later round for a user with `first` items in the first round."""
+        return min(isqrt(self.growth**2 * self.lattice**2 // first), self.lattice)
+
+    def measure_weight(self, items: int, limit: int) -> int:
+        """The steps in the measurement with this limit for a user with so many of the measured items."""
+        return min(isqrt(limit * self.lattice**2 // items), self.lattice)
+
+
+@dataclass(frozen=True)
 class Resources:
     """Settings that affect speed only: `memory` is a size such as 2GB, `folder` is for temporary files."""
 
@@ -241,6 +301,57 @@ class Counted(Protocol):
         """Arrow record batches; they can be read once."""
 
 
+class RoundsCount(Protocol):
+    """Users and items for counting in rounds, for the noise stage only: everything here is secret.
+
+    Items have the numbers 0, 1, ... Results are arrays of whole numbers by item number unless stated otherwise.
+    """
+
+    @property
+    def schema(self) -> Any:
+        """Arrow schema of the item columns, under any names."""
+
+    @property
+    def items(self) -> int:
+        """The number of items: those that a user keeps, and those known in advance."""
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether the item is known in advance (a boolean for each item)."""
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Whether any user keeps the item (a boolean for each item)."""
+
+    def alone(self) -> NDArray[np.int64]:
+        """Users of the group of one with the item; zeros without the group."""
+
+    def leave(self, gone: NDArray[np.int64]) -> None:
+        """Remove these items from the lists of all users, before the first round or after any."""
+
+    def round(self) -> NDArray[np.int64]:
+        """Count the next round: the sum of the weights of the users with the item on their list.
+
+        A user has the weight `RoundsTask.first_weight` in the first round, `later_weight` in others.
+        """
+
+    def sizes(self, found: NDArray[np.int64], bounds: Sequence[int]) -> list[int]:
+        """Users of the group of several by how many of the found items they keep.
+
+        Entry k counts users with more than bounds[k - 1] and at most bounds[k] of them, at least one.
+        """
+
+    def measure(self, found: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], ...]:
+        """For each of the found items: the sum of its users' weights, and of their weighted values.
+
+        A user with n found items has the weight a = `RoundsTask.measure_weight(n, limit)`; the values are weighted
+        by a / lattice, as `Task` defines.
+        """
+
+    def rows(self, found: NDArray[np.int64]) -> list[Any]:
+        """The found items, as an Arrow array for each item column."""
+
+
 class Engine(Protocol):
     """A counting engine. Once it counts, no data value can make it raise an error.
 
@@ -263,6 +374,9 @@ class Engine(Protocol):
 
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
         """Count. The true counts are available within the context only."""
+
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
+        """Read the events for counting in rounds. The result can be used within the context only."""
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """True numbers of users by their number of distinct items, before any limit; as secret as counts.

@@ -20,10 +20,11 @@ from dphist.privacy.types import Budget
 if TYPE_CHECKING:
     from dphist.accounting import Profile
 
-# The first booking fixes whether "auto" is zcdp or sum, before any noise is drawn.
+# The first booking fixes which of `BY_FIRST` it is, before any noise is drawn.
 AUTO: Final = "auto"
-ACCOUNTINGS: Final = (AUTO, "zcdp", "pld", "sum")
-# The share of delta that zcdp reserves for counts that pass a threshold; the rest converts rho.
+BY_FIRST: Final = ("gdp", "zcdp", "sum")
+ACCOUNTINGS: Final = (AUTO, "gdp", "zcdp", "pld", "sum")
+# The share of delta that gdp and zcdp reserve for counts that pass a threshold; the rest converts mu or rho.
 HALF: Final = 0.5
 # Releases are counted up to this number, which limits the work of a composer.
 MOST_COUNTED: Final = 1000
@@ -123,72 +124,127 @@ def largest_rho(epsilon: float, delta: float) -> float:
     return _largest(lambda rho: delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
 
 
-@lru_cache(maxsize=256)
-def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
-    """The limits of a total for zCDP: rho, and a delta in addition, which is this share of the total delta.
+def _delta_of_mu(squared: Fraction, epsilon: float) -> float:
+    from dphist.privacy.gaussian import delta_of_squared_move
 
-    *Guarantee*: the delta of that rho at the total epsilon is at most the rest of the total delta.
+    return delta_of_squared_move(squared, epsilon=epsilon)
+
+
+def _largest_mu(epsilon: float, delta: float) -> float:
+    from dphist.privacy.gaussian import largest_squared_move
+
+    return largest_squared_move(epsilon, delta)
+
+
+def _mu_of_budget(epsilon: float) -> Fraction:
+    from dphist.privacy.gaussian import squared_move_of_pure
+
+    return squared_move_of_pure(Fraction(epsilon))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A privacy loss that adds up, whatever later releases depend on.
+
+    `delta_of` is an upper bound of its delta at an epsilon, `largest` a loss with at most this delta, `of_budget`
+    the loss of any release with this epsilon, beside its delta.
+    """
+
+    accounting: str
+    name: str
+    delta_of: Callable[[Fraction, float], float]
+    largest: Callable[[float, float], float]
+    of_budget: Callable[[float], Fraction]
+
+
+LOSSES: Final = {
+    "gdp": Loss("gdp", "mu_squared", _delta_of_mu, _largest_mu, _mu_of_budget),
+    "zcdp": Loss(
+        "zcdp", "rho", lambda rho, epsilon: delta_of_rho(float(rho), epsilon), largest_rho,
+        lambda epsilon: Fraction(epsilon) ** 2 / 2,
+    ),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def limits_of(total: Budget, share: float = HALF, accounting: str = "zcdp") -> tuple[float, float]:
+    """The limits of a total: of the loss, and of a delta in addition, which is this share of the total delta.
+
+    *Guarantee*: the delta of that loss at the total epsilon is at most the rest of the total delta.
     """
     beside = total.delta * share
     # The difference is exact for a share of at least a half.
-    return largest_rho(total.epsilon, total.delta - beside), beside
+    return LOSSES[accounting].largest(total.epsilon, total.delta - beside), beside
 
 
-class ConcentratedComposer:
-    """Zero-concentrated differential privacy: rho and an additional delta add up, each within its own limit.
+class FilterComposer:
+    """A privacy loss and an additional delta add up, each within its own limit.
 
-    The limits are `limits_of` the total of a dataset. A spend has its rho and delta as its profile; without a
-    profile they are epsilon^2/2 and delta, which hold for any release.
+    The limits are `limits_of` the total of a dataset. A spend has its loss (`mu_squared` or `rho`) and delta as
+    its profile; without a profile they are those of any release with its epsilon and delta.
 
     *Guarantee*: holds however the spends are chosen, even after looking at earlier results, because both limits
     are fixed in advance. (A limit on the converted sum is not enough: choosing when to stop could exceed it.)
     """
 
-    accounting: Final = "zcdp"
+    def __init__(self, accounting: str, total: Budget, share: float = HALF) -> None:
+        self.loss, self.total, self.share = LOSSES[accounting], total, share
+        self.limits = limits_of(total, share, accounting)
 
-    def __init__(self, total: Budget, share: float = HALF) -> None:
-        self.total, self.share, self._limits = total, share, limits_of(total, share)
+    @property
+    def accounting(self) -> str:
+        return self.loss.accounting
+
+    def cost(self, spend: Spend) -> tuple[Fraction, Fraction]:
+        """The exact loss and additional delta of a spend."""
+        if spend.profile is None:
+            return self.loss.of_budget(spend.epsilon), Fraction(spend.delta)
+        pair = spend.profile.get(self.loss.name, ""), spend.profile.get("delta", "")
+        for number in pair:
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
+                raise InvalidParameter(
+                    f"the {self.loss.name} and delta of a spend must be finite and not negative"
+                )
+        loss, delta = map(Fraction, pair)
+        return loss, delta
+
+    def copies(self, spend: Spend) -> tuple[float, float]:
+        """How often this spend is within both limits, and within that of the loss alone; not whole numbers."""
+        loss, delta = (float(number) for number in self.cost(spend))
+        by_loss = self.limits[0] / loss if loss else math.inf
+        return min(by_loss, self.limits[1] / delta if delta else math.inf), by_loss
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
-        pairs = [zcdp_of(spend) for spend in spends]
-        rest = [Fraction(limit) - sum(pair[k] for pair in pairs) for k, limit in enumerate(self._limits)]
-        return {"rho_left": max(0.0, float(rest[0])), "delta_left": max(0.0, float(rest[1]))}
+        pairs = [self.cost(spend) for spend in spends]
+        rest = [Fraction(limit) - sum(pair[k] for pair in pairs) for k, limit in enumerate(self.limits)]
+        return {f"{self.loss.name}_left": max(0.0, float(rest[0])), "delta_left": max(0.0, float(rest[1]))}
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
         """The delta of all spends together if both sums are within their limits, else 1."""
-        pairs = [zcdp_of(spend) for spend in spends]
-        rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
-        if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self.total.epsilon:
+        pairs = [self.cost(spend) for spend in spends]
+        loss, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
+        if loss > Fraction(self.limits[0]) or delta > Fraction(self.limits[1]) or epsilon < self.total.epsilon:
             return 1.0
-        together = delta_of_rho(float(rho), epsilon) if rho else 0.0
+        together = self.loss.delta_of(loss, epsilon) if loss else 0.0
         # Within its limits it is within the total; rounding must not make it exceed that.
         return min(self.total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
 
     def largest_epsilon(self, spend: Spend, spends: Sequence[Spend], times: int = 1) -> float:
         """A low estimate of the largest epsilon with which `spend` fits this many times; 0 if none does.
 
-        rho grows with epsilon squared for Laplace noise, and like the largest rho that epsilon and delta allow for
-        Gaussian noise. The result is the smaller of both estimates.
+        The loss grows with epsilon squared for Laplace noise, and like the largest loss that epsilon and delta
+        allow for Gaussian noise. The result is the smaller of both estimates.
         """
-        (rho, delta), left = zcdp_of(spend), self.left(spends)
-        if times * delta > left["delta_left"] or not left["rho_left"] or not rho:
+        (loss, delta), left = self.cost(spend), self.left(spends)
+        loss_left = left[f"{self.loss.name}_left"]
+        if times * delta > left["delta_left"] or not loss_left or not loss:
             return 0.0
-        growth = left["rho_left"] / float(times * rho)
-        wanted = largest_rho(spend.epsilon, spend.delta) * growth
-        gaussian = _largest(lambda epsilon: delta_of_rho(wanted, epsilon) >= spend.delta, self.total.epsilon, 40)
+        growth = loss_left / float(times * loss)
+        wanted = Fraction(self.loss.largest(spend.epsilon, spend.delta) * growth)
+        gaussian = _largest(
+            lambda epsilon: self.loss.delta_of(wanted, epsilon) >= spend.delta, self.total.epsilon, 40
+        )
         return min(gaussian, spend.epsilon * math.sqrt(growth))
-
-
-def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
-    """The exact rho and additional delta of a spend."""
-    if spend.profile is None:
-        return Fraction(spend.epsilon) ** 2 / 2, Fraction(spend.delta)
-    pair = spend.profile.get("rho", ""), spend.profile.get("delta", "")
-    for number in pair:
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
-            raise InvalidParameter("the rho and delta of a spend must be finite and not negative")
-    rho, delta = map(Fraction, pair)
-    return rho, delta
 
 
 class ProfileComposer:
@@ -227,9 +283,9 @@ def profile_of(spend: Spend) -> Profile:
 
 
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
-    """The composer for an accounting; `share` is for zcdp, see `limits_of`."""
-    if accounting == "zcdp":
-        return ConcentratedComposer(total, share)
+    """The composer for an accounting; `share` is for gdp and zcdp, see `limits_of`."""
+    if accounting in LOSSES:
+        return FilterComposer(accounting, total, share)
     return SumComposer() if accounting == "sum" else ProfileComposer()
 
 
@@ -327,7 +383,8 @@ def _two_digits(number: float) -> str:
 class Account:
     """A dataset: the total for all its releases, and what is booked.
 
-    The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for zcdp, see `limits_of`.
+    The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for gdp and zcdp, see
+    `limits_of`.
     """
 
     name: str
@@ -366,11 +423,11 @@ class Account:
 
     def delta_with(self, spends: Sequence[Spend], composer: Composer) -> float:
         """The delta at the total epsilon of all bookings and these spends."""
-        if composer.accounting not in ((self.accounting,) if self.accounting != AUTO else ("zcdp", "sum")):
+        if composer.accounting not in ((self.accounting,) if self.accounting != AUTO else BY_FIRST):
             raise InvalidParameter(
                 f"the dataset {self.name!r} has the accounting {self.accounting!r}, not {composer.accounting!r}"
             )
-        if isinstance(composer, ConcentratedComposer):
+        if isinstance(composer, FilterComposer):
             # The guarantee needs limits that never change.
             share = composer.share if self.accounting == AUTO else self.share
             if (composer.total, composer.share) != (self.total, share):
@@ -405,7 +462,7 @@ class Account:
             epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
             delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
             return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
-        limits = composer.left(self.spends) if isinstance(composer, ConcentratedComposer) else {}
+        limits = composer.left(self.spends) if isinstance(composer, FilterComposer) else {}
         return {"delta_spent": max(0.0, self.delta_with([], composer)), **limits}
 
     def remaining(
@@ -414,7 +471,7 @@ class Account:
         """What remains, in releases like one with this spend; `spend_at` makes the largest epsilon exact."""
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
-        needed = zcdp_of(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
+        needed = composer.cost(spend)[1] if isinstance(composer, FilterComposer) else spend.delta
         delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
         return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
 
@@ -456,7 +513,7 @@ class Account:
 
         *Guarantee*: with `spend_at`, the release was planned with this epsilon, and fits.
         """
-        if not isinstance(composer, ConcentratedComposer) or spend.profile is None:
+        if not isinstance(composer, FilterComposer) or spend.profile is None:
             return self.largest_epsilon(spend.delta, composer)
         best = 0.0
         for _ in range(_TRIES):

@@ -30,11 +30,12 @@ from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerE
 from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
+    BY_FIRST,
     HALF,
     Account,
     Booking,
     Composer,
-    ConcentratedComposer,
+    FilterComposer,
     Spend,
     SpendAt,
     canonical,
@@ -403,7 +404,7 @@ def _with_rule(account: Account, rule: Any) -> Account:
     if rule is None:
         return account
     share = rule.get("share", HALF)
-    if rule["name"] not in ("zcdp", "sum") or not isinstance(share, float) or not 0.0 < share < 1.0:
+    if rule["name"] not in BY_FIRST or not isinstance(share, float) or not 0.0 < share < 1.0:
         raise ValueError
     return replace(account, accounting=rule["name"], share=share, by_first=True)
 
@@ -505,7 +506,7 @@ class _Page:
         account = self.accounts.find(dataset)
         body = spend.to_dict()
         if account.accounting == AUTO:
-            share = {"share": composer.share} if isinstance(composer, ConcentratedComposer) else {}
+            share = {"share": composer.share} if isinstance(composer, FilterComposer) else {}
             body["accounting"] = {"name": composer.accounting, **share}
         if id is not None:
             if account.booking_of(id) is not None:

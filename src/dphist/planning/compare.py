@@ -26,7 +26,7 @@ from dphist.planning.optimum import (
     least_tau,
     tune_gamma,
 )
-from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
+from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.exact import delta_family, delta_of_all_cases
 from dphist.privacy.numerics import golden_minimum, least_passing, log_excess, round_up
@@ -40,8 +40,6 @@ from dphist.privacy.paper import (
 )
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
-# The row for excess = "spread"; its noise is discrete.
-SPREAD_ROW: Final = "exact, excess spread"
 # The paper's theorem for discrete noise, with its printed conversion from zCDP and with the tight one.
 DISCRETE_ROWS: Final = {"discrete theorem, printed": False, "discrete theorem, tight": True}
 # The analyses of the paper's figure, in the order of its legend.
@@ -133,10 +131,7 @@ def compare(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
 ) -> Comparison:
-    """Every mechanism and analysis at its lowest threshold, for one budget.
-
-    With `max_items_per_user`, also the plan with excess = "spread".
-    """
+    """Every mechanism and analysis at its lowest threshold, for one budget."""
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
 
     def best(analysis: str, gamma: float) -> Noise:
@@ -159,11 +154,6 @@ def compare(
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
         for name, analysis, noise in plans
     ]
-    if contract.max_items_per_user is not None and contract.items < contract.nonzero:
-        # Without max_nonzero: with shared noise, each of the weights would take seconds.
-        spread = plan(epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, excess="spread")
-        numbers = spread.gamma, spread.total_noise, spread.tau, spread.tau / gshm.tau
-        rows.append(ComparisonRow(spread.mechanism, SPREAD_ROW, *numbers))
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     noise = math.sqrt(2.0) * scale
@@ -397,7 +387,6 @@ class Certification:
             "epsilon": self.certificate.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
-            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.delta_lower,
@@ -435,19 +424,17 @@ def certify(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
     delta: float | None = None,
-    excess: str = "drop",
     exact: bool = False,
 ) -> Certification:
     """Bounds of delta at epsilon for given noise and threshold, under every analysis that applies.
 
-    With `excess` "spread", users beyond the limit add a smaller weight to each of up to 16 times as many items.
     The bound of `exact` is certified in ball arithmetic; it is the value itself unless mixed neighbours are the
     worst. With `exact`, all neighbours are tried to find the value, which may take minutes. Raises `NotPrivate` if
     the certified bound exceeds `delta`, or 1 - 1e-12 without `delta`. Without `tau`, it is the least one that is
     certified for `delta`.
     """
     least, given = tau is None, 1.0 if tau is None else tau
-    noise, contract = _given_plan(sigma, given, sigma_shared, gamma, max_nonzero, max_items_per_user, excess)
+    noise, contract = _given_plan(sigma, given, sigma_shared, gamma, max_nonzero, max_items_per_user)
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
     if least:
         noise = _with_least_tau(noise, contract, epsilon, delta)
@@ -460,13 +447,11 @@ def certify(
             + ("" if delta is None else f", above {delta!r}")
         )
     deltas = {"exact": certificate.delta}
-    if contract.spread is None and (noise.sigma_shared == 0.0 or contract.max_nonzero is not None):
+    if noise.sigma_shared == 0.0 or contract.max_nonzero is not None:
         for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
             deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
     lower, value = certificate.delta_lower, None
     if exact:
-        if contract.spread is not None:
-            raise InvalidParameter("the exact delta with excess = 'spread' is not known; leave out --exact")
         found, complete = delta_of_all_cases(noise, contract, epsilon=epsilon)
         lower = max(lower, min(found, certificate.delta))
         value = lower if complete else None
@@ -474,8 +459,8 @@ def certify(
 
 
 def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
-    if delta is None or contract.spread is not None:
-        raise InvalidParameter("give --tau, or --delta for the least tau, which is not known with --excess spread")
+    if delta is None:
+        raise InvalidParameter("give --tau, or --delta for the least tau")
     tau = tau_for_noise(
         epsilon=epsilon, delta=delta, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
         max_nonzero=contract.max_nonzero, max_items_per_user=contract.max_items_per_user,
@@ -503,9 +488,8 @@ def _given_plan(
     gamma: Gamma | None = None,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
-    excess: str = "drop",
 ) -> _GivenPlan:
-    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
+    contract = Contract(max_nonzero, max_items_per_user)
     if sigma_shared is not None and gamma is not None:
         raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
     if gamma is not None:
@@ -535,7 +519,7 @@ def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         # Doubles are quicker where they are available.
-        if isinstance(plan.noise, Noise) and plan.contract.spread is None:
+        if isinstance(plan.noise, Noise):
             return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
         return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
 

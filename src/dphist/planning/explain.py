@@ -11,7 +11,7 @@ from dphist.errors import DphistError
 from dphist.planning.planner import CAP_ALONE, top_k_keeps
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise, half_width
-from dphist.privacy.types import Plan, PublicNoise
+from dphist.privacy.types import LaplaceNoise, Plan, PublicNoise, RoundsNoise
 
 MECHANISMS: Final = {
     "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),
@@ -25,6 +25,10 @@ MECHANISMS: Final = {
         "The count after the K largest is subtracted from all counts, and added back with its own noise.",
     ),
     "laplace": ("Laplace noise", "Each count gets its own integer Laplace noise."),
+    "rounds": (
+        "rounds",
+        "Items are found in rounds whose evidence is pooled, and then measured.",
+    ),
     "known-domain": (
         "Gaussian noise on a public list",
         "The items come from a public list, so all of them are released, including those with no users.",
@@ -34,8 +38,37 @@ MECHANISMS: Final = {
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences about a plan, and about what other options would give for the same budget."""
+    if isinstance(plan.noise, RoundsNoise):
+        return _rounds(plan.noise)
     others = _alternatives(plan) if alternatives else []
     return [sentence for sentence in (_choice(plan), _passing(plan), *_sums(plan), *others) if sentence]
+
+
+def _rounds(noise: RoundsNoise) -> list[str]:
+    """What to expect of a release in rounds. How much noise a count has depends on what is found."""
+    whole = sum(noise.parts) + noise.sizes + noise.measure
+    share = f"{100.0 * noise.measure / whole:.0f} %"
+    least = f"±{figure(1.96 * noise.sigma)}"
+    measured = (
+        f"The items are measured with {share} of the budget. With a limit of M items per user, which follows from "
+        f"noisy numbers of users, the noise is {least} times the square root of M (95 %). Each count gets a "
+        "margin of its own."
+    )
+    if not noise.parts:
+        return [f"Every item on the list is released; there is no threshold. {measured}"]
+    found = (
+        f"Items are found in {len(noise.parts)} rounds whose evidence is pooled; found and hopeless items leave "
+        "the lists of the users, so that the others count for more. A user with n items counts 1/√n for each in "
+        f"the first round. In the end an item needs evidence of {figure(noise.threshold)} users who count in full."
+    )
+    if noise.alone is None:
+        return [found, measured]
+    kind = "Laplace" if isinstance(noise.alone, LaplaceNoise) else "Gaussian"
+    alone = (
+        f"Users with one item are a group of their own, with {kind} noise of ±{figure(1.96 * noise.alone.sigma)} "
+        f"(95 %): what more than {figure(noise.alone.threshold)} of them have is found too."
+    )
+    return [found, alone, measured]
 
 
 def _choice(plan: Plan) -> str:
@@ -48,16 +81,9 @@ def _choice(plan: Plan) -> str:
         reason = f"at most {contract.max_nonzero:,} counts are released and one user may change all of them"
     elif contract.max_nonzero is not None:
         reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
-    elif contract.spread is not None:
-        reason = f"each user counts for at most {count_items(items)} in full and items are not limited in number"
     else:
         reason = f"each user has at most {count_items(items)} and the number of items is not limited"
     dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
-    if contract.spread is not None:
-        dropped = (
-            f" Users with more than {count_items(items)} count less for each of them, down to "
-            f"{plan.least_weight:.2g} with {contract.spread:,} items or more."
-        )
     return (
         f"Mechanism: {MECHANISMS[plan.mechanism][0]}, because {reason}. Each count carries "
         f"±{figure(half_width(plan, 0.95))} of noise (95 %; standard deviation {figure(plan.total_noise)})."
@@ -129,10 +155,9 @@ def _other_limits(plan: Plan) -> str:
     ]
     if not parts:
         return ""
-    lost = "more items of active users dropped" if plan.contract.spread is None else "active users counted less"
     return (
-        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and {lost}; "
-        "the best limit covers most users completely."
+        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and more "
+        "items of active users dropped; the best limit covers most users completely."
     )
 
 
@@ -152,7 +177,6 @@ def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | No
         other = make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
             sums=[(value.low, value.high, value.columns) for value in plan.sums],
-            excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:
         return None

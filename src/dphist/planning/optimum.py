@@ -28,7 +28,6 @@ from dphist.privacy.numerics import (
     probability_some_passes,
     round_up,
 )
-from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     FINEST_REACH,
     LEAST_VARIANCE,
@@ -41,7 +40,6 @@ from dphist.privacy.types import (
     Objective,
     OffsetRule,
     SumNoise,
-    at_level,
     gamma_from,
 )
 
@@ -493,13 +491,6 @@ NO_SUMS: Final = SumShares()
 _FINEST_SHARE: Final = 1e-3
 _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
-# Steps of a count with spread. Sums need fewer for exact shares; shared noise is summed over its steps for every
-# level.
-_SPREAD_LATTICE: Final = 2048
-_SUMS_SPREAD_LATTICE: Final = 512
-# The samplers' largest deviation is 1e8 steps.
-_MOST_STEPS_OF_NOISE: Final = 2e7
-_SHARED_SPREAD_LATTICE: Final = 32
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
 # The least shared noise that the finest lattice can represent.
@@ -543,13 +534,6 @@ def lattice_and_variances(
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
     # A top-k step moves every noise by half a count, which is on every lattice.
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
-    if contract.spread is not None:
-        # A power of two, for sums, and so fine that weights lose little when they are rounded down to it.
-        usual = _SUMS_SPREAD_LATTICE if sums.bounds else _SPREAD_LATTICE
-        least = max(lattice, usual if gamma is None else _SHARED_SPREAD_LATTICE)
-        while least > lattice and least * continuous.sigma > _MOST_STEPS_OF_NOISE:
-            least //= 2
-        lattice = 1 << (least - 1).bit_length()
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(
             f"gamma = {continuous.gamma:.6g} leaves too little shared noise for a lattice: use a smaller gamma"
@@ -560,34 +544,19 @@ def lattice_and_variances(
     sums_beside = sums.beside(continuous.sigma, lattice, one_offset=one_offset)
 
     def at(variance: float) -> LatticeNoise:
-        shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
-        own = _dyadic_up(variance) if gamma is None else shared * gamma
+        shared = Fraction(0) if gamma is None else dyadic_up(variance / gamma)
+        own = dyadic_up(variance) if gamma is None else shared * gamma
         return LatticeNoise(lattice, own, shared, 1, offset, sums_beside(own))
 
     start = (lattice * continuous.sigma) ** 2
     with balls.precision(bits_for(budget.delta)):
-        if contract.spread is not None and gamma is None:
-            # Making the bounds of the weights is slow, and a larger variance only scales them.
-            first = at(start)
-            family = WeightedFamily.of([(first, contract)], thresholds=False)
 
-            def delta(variance: float) -> arb:
-                return family.scale(arb(variance) / start).gaussian(arb(budget.epsilon))
+        def delta(variance: float) -> float:
+            return balls.upper(_noise_alone(at(variance), budget, contract))
 
-            def exact_delta(noise: LatticeNoise) -> arb:
-                ratio = balls.rational(noise.variance / first.variance)
-                return family.scale(ratio).gaussian(arb(budget.epsilon))
-        else:
-
-            def delta(variance: float) -> arb:
-                return _noise_alone(at(variance), budget, contract)
-
-            def exact_delta(noise: LatticeNoise) -> arb:
-                return _noise_alone(noise, budget, contract)
-
-        variance = least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8)
+        variance = least_passing(lambda v: log_excess(delta(v), budget.delta), start, relative=1e-8)
         # Rounding both variances of a family may have changed their ratio.
-        while balls.upper(exact_delta(at(variance))) > budget.delta:
+        while delta(variance) > budget.delta:
             variance *= 1.0 + 2.0**-32
         return at(variance)
 
@@ -625,7 +594,7 @@ def _offset_loss(contract: Contract, gamma: int | None, lattice: int, extra: flo
     return (nearest - best) ** 2 / (best * (1.0 + extra - best))
 
 
-def _dyadic_up(value: float, digits: int = 34) -> Fraction:
+def dyadic_up(value: float, digits: int = 34) -> Fraction:
     """A fraction of a power of two, not below value and within 2^-digits of it, relatively."""
     exponent = digits - math.frexp(value)[1]
     if exponent <= 0:
@@ -635,31 +604,20 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
 
 def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
     """Upper bound of delta over all neighbours without new counts."""
-    worst = arb(0)
-    for level in contract.levels(noise.lattice):
-        family = lattice_family(*at_level(noise, contract, level), epsilon=budget.epsilon, scale=budget.delta)
-        worst = worst.max(family.gaussian_worst(0))
-    return worst
+    return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
 
 
 def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:
     """The least limit at which the infinite event is within the budget, in doubles."""
-    lattice, levels = noise.lattice, contract.levels(noise.lattice)
     variance, shared = float(noise.variance), float(noise.variance_shared)
-    items = np.array([level.items for level in levels])
-    spare = np.array([lattice - level.weight for level in levels])
 
     def excess(limit: int) -> float:
         if shared == 0:
-            tails = discrete_gaussian_tail(limit + spare + 1, variance=variance)
-            return log_excess(float((-np.expm1(items * np.log1p(-tails))).max()), budget.delta)
-        events = (
-            infinite_event_discrete(
-                count=level.items, variance=variance, variance_shared=shared,
-                limit=limit + lattice - level.weight, smallest=budget.delta,
-            )
-            for level in levels
-        )  # fmt: skip
-        return log_excess(max(events), budget.delta)
+            tail = discrete_gaussian_tail(np.array([limit + 1]), variance=variance)
+            return log_excess(float(-np.expm1(contract.items * np.log1p(-tail))[0]), budget.delta)
+        event = infinite_event_discrete(
+            count=contract.items, variance=variance, variance_shared=shared, limit=limit, smallest=budget.delta
+        )
+        return log_excess(event, budget.delta)
 
     return least_whole_passing(excess, start)

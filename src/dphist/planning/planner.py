@@ -52,11 +52,6 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# For users with more items than the limit: drop the others, or count each item with a smaller weight.
-Excess = Literal["drop", "spread"]
-# Items are spread over up to this many times the limit; more would raise the threshold for very few users.
-SPREAD_OVER: Final = 16
-
 # Gamma is the ratio of a count's own variance to the shared one; outside this range one of them is negligible.
 Gamma = float | Literal["sqrt"]
 LEAST_GAMMA: Final = 0.01
@@ -87,11 +82,12 @@ def plan(
     minimize: str = "threshold",
     sums: Sequence[tuple[object, ...]] = (),
     weights: Sequence[float] | None = None,
-    excess: str = "drop",
+    goal: str | None = None,
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is certified (epsilon, delta)-private.
 
-    Give one of four bounds. `max_items_per_user`: each user contributes to at most this many counts.
+    Without a bound, it is the plan of a release in rounds, for the `goal` accuracy or keys. Otherwise give one of
+    four bounds. `max_items_per_user`: each user contributes to at most this many counts.
     `max_nonzero`: every possible dataset has at most this many non-zero counts (the k of the paper), which allows
     shared noise. `public_items`: the length of a public list of items, all of which are released. `top`: only the
     largest counts; no bound is needed, because the count after them is subtracted from all. `offset` says how that
@@ -103,11 +99,9 @@ def plan(
     dphist's analysis and tune gamma unless it is given; the other names are the paper's. The certificate always
     comes from the exact analysis, in ball arithmetic.
 
-    `excess` sets what happens to items of a user beyond `max_items_per_user`: `drop` ignores them; `spread` counts
-    up to 16 times as many, each with a smaller weight, with the same Gaussian noise and a higher threshold. `sums`
-    are the bounds (low, high) of values to sum as well, or (-norm, norm, columns) of vectors of that Euclidean
-    norm. `weights` are their shares of the squared sensitivity, and the counts get the rest; by default they are
-    optimal.
+    `sums` are the bounds (low, high) of values to sum as well, or (-norm, norm, columns) of vectors of that
+    Euclidean norm. `weights` are their shares of the squared sensitivity, and the counts get the rest; by default
+    they are optimal.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
@@ -118,13 +112,21 @@ def plan(
         one_of("noise", noise, ("continuous", "discrete"))
     one_of("mechanism", mechanism, ("best", "gaussian", "laplace"))
     tuned = analysis in ("best", "exact") and noise != "continuous" and gamma is None
-    spreads = check_excess(excess) == "spread"
-    if spreads and (not tuned or mechanism == "laplace" or top is not None or max_items_per_user is None):
-        raise InvalidParameter(
-            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis, and "
-            "cannot be used with top"
-        )
     bounds = tuple(check_bounds(*one) for one in sums)
+    if max_nonzero is max_items_per_user is top is public_items is None:
+        if not tuned or mechanism == "laplace" or minimize != "threshold" or offset is not None:
+            raise InvalidParameter(
+                "without a limit, items are found in rounds: give max_items_per_user, max_nonzero or top for "
+                "another mechanism, analysis or noise"
+            )
+        from dphist.planning.rounds import plan_rounds
+
+        return plan_rounds(
+            budget, goal=one_of("goal", goal or "accuracy", ("accuracy", "keys")),
+            gaussian=mechanism == "gaussian", sums=bounds, weights=weights,
+        )  # fmt: skip
+    if goal is not None:
+        raise InvalidParameter("goal is for plans without a limit")
     if bounds and (not tuned or mechanism == "laplace"):
         raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, with gamma tuned")
     if offset is not None and top is None:
@@ -144,7 +146,7 @@ def plan(
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
         if public_items is not None:
-            listed = contract_of(public_items, max_items_per_user, spreads)
+            listed = Contract(public_items, max_items_per_user)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
         topped = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
@@ -158,7 +160,7 @@ def plan(
         if capped.total_noise <= topped.total_noise:
             return replace(capped, notes=(*capped.notes, CAP_ALONE))
         return replace(topped, notes=(*topped.notes, _TOP_ALONE))
-    contract = contract_of(max_nonzero, max_items_per_user, spreads)
+    contract = Contract(max_nonzero, max_items_per_user)
     if mechanism == "laplace":
         if not tuned:
             raise InvalidParameter("Laplace noise is discrete and allows no gamma and no other analysis")
@@ -168,21 +170,9 @@ def plan(
     given = one_of("analysis", analysis, words)
     name = "exact" if given == "best" else given
     gaussian = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
-    if mechanism == "best" and tuned and not bounds and not spreads and laplace_is_better(gaussian, objective):
+    if mechanism == "best" and tuned and not bounds and laplace_is_better(gaussian, objective):
         return laplace_plan(budget, contract)
     return gaussian
-
-
-def check_excess(excess: str) -> Excess:
-    return one_of("excess", excess, get_args(Excess))
-
-
-def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
-    contract = Contract(max_nonzero, max_items_per_user)
-    if not spreads:
-        return contract
-    most = min(SPREAD_OVER * contract.items, contract.nonzero)
-    return replace(contract, spread=int(most))
 
 
 def family_shares(
@@ -218,9 +208,7 @@ def _gaussian_plan(
         gamma = float(round(number))
         if gamma != number:
             notes = (f"Gamma is {gamma:g} instead of {number:g}: discrete noise needs a whole number.",)
-    # Spread does not change continuous noise; its cost appears on the lattice.
-    unweighted = replace(contract, spread=None)
-    ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, shares.extra)
+    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective, shares.extra)
     chosen: Noise | LatticeNoise
     if noise == "discrete":
         chosen, certificate = on_lattice(ideal, budget, contract, sums=shares)
@@ -335,11 +323,11 @@ def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: flo
 def public_plan(budget: Budget, contract: Contract, sums: SumShares = NO_SUMS, *, may_share: bool = True) -> Plan:
     """The plan with the least noise for a public list of `max_nonzero` items.
 
-    Shared noise helps if a user may have a large part of the list, but never with spread.
+    Shared noise helps if a user may have a large part of the list.
     """
     calibration = Calibration(Exact(extra=sums.extra), budget, contract)
     alone = calibration.best(math.inf, "noise")
-    quietest = tune_gamma(calibration, "noise") if may_share and contract.spread is None else alone
+    quietest = tune_gamma(calibration, "noise") if may_share else alone
     if 0.0 < quietest.sigma_shared < LEAST_SHARED:
         quietest = alone  # too little shared noise for a lattice
     lattice = lattice_and_variances(quietest, budget, contract, sums=sums)
@@ -377,11 +365,10 @@ def top_k_keeps(plan: Plan) -> bool:
     """Whether a top-k step can enforce `max_nonzero` for this plan.
 
     A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
-    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together, and
-    weighted counts are not analysed.
+    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together.
     """
     contract = plan.contract
-    return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
+    return contract.items == contract.max_nonzero and not plan.sums
 
 
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +15,16 @@ from scipy import special
 from dphist.display import plain_number
 from dphist.errors import InvalidParameter
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import AnyNoise, Budget, LaplaceNoise, Noise, Plan, PublicNoise
+from dphist.privacy.types import (
+    AnyNoise,
+    Budget,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+    RoundsNoise,
+)
 
 _ROOT: Final = math.sqrt(2.0 * math.pi)
 # In squared steps: up to here the distribution is summed; beyond, the Euler-Maclaurin formula is as good.
@@ -200,6 +209,8 @@ def count_noise(noise: AnyNoise) -> CountNoise:
     """
     if isinstance(noise, PublicNoise):
         raise InvalidParameter("a public list of items has no threshold: all of it is released")
+    if isinstance(noise, RoundsNoise):
+        raise InvalidParameter("in rounds the noise of a count depends on what is found")
     if isinstance(noise, LaplaceNoise):
         return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.limit + 2)
     if isinstance(noise, Noise):
@@ -229,7 +240,7 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
     r^2 = 1 - rho^2, in units of E's deviation: E[|E|; A > t] = 2 phi(0) Q(t/r) + rho phi(t) (2 Phi(rho t/r) - 1).
     Guarantee: probability and error are as exact as the tails, the distance to 1/variance of its steps.
     """
-    if isinstance(noise, (LaplaceNoise, Noise)) or noise.offset == "none":
+    if not isinstance(noise, LatticeNoise) or noise.offset == "none":
         raise InvalidParameter("this noise has no offset")
     law = count_noise(noise)
     first, variance = law.first(above), float(noise.variance + noise.variance_shared)
@@ -266,48 +277,6 @@ def shared_part(plan: Plan) -> float:
     return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
 
 
-ESTIMATE: Final = "estimate"
-ESTIMATES: Final = tuple(ESTIMATE + end for end in ("", "_standard_error", "_low", "_high"))
-
-
-@dataclass(frozen=True)
-class Correction:
-    """The factors that turn counts under a limit into estimates of the number of users, with standard errors.
-
-    Factors between two `counts` are interpolated; before the first and after the last they are constant. They are
-    largest for rare items: many users have a common item however few items they have.
-    """
-
-    counts: tuple[float, ...]
-    factors: tuple[float, ...]
-    errors: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        numbers = np.array([self.counts, self.factors, self.errors], dtype=np.float64)
-        if not (numbers.shape[1] and np.isfinite(numbers).all() and (numbers >= 0.0).all()):
-            raise InvalidParameter("a correction needs counts with finite factors and errors")
-        if (np.diff(numbers[0]) <= 0.0).any() or (numbers[1] < 1.0).any():
-            raise InvalidParameter("a correction needs increasing counts and factors of at least 1")
-
-    @property
-    def factor(self) -> float:
-        """The factor of rare items."""
-        return self.factors[0]
-
-    def factors_at(self, counts: ArrayLike) -> FloatArray:
-        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.factors)
-
-    def errors_at(self, counts: ArrayLike) -> FloatArray:
-        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.errors)
-
-    def to_dict(self) -> dict[str, list[float]]:
-        return {
-            "counts": list(self.counts),
-            "factors": list(self.factors),
-            "standard_errors": list(self.errors),
-        }
-
-
 def count_decimals(plan: Plan) -> int | None:
     """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
 
@@ -323,6 +292,21 @@ def rounding_step(decimals: int | None) -> float:
     return 0.0 if decimals is None else 10.0**-decimals
 
 
+def rounded(
+    values: NDArray[Any],
+    decimals: int | None,
+    *,
+    whole: bool = False,
+    towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint,
+) -> NDArray[Any]:
+    """Numbers with so many decimals, as integers if they are `whole`; None does not round."""
+    if decimals is None:
+        return np.asarray(values)
+    # Zero is added because -0.0 would be printed with its sign.
+    near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
+    return near.astype(np.int64) if whole else near
+
+
 def added_columns(
     counts: NDArray[np.float64],
     plan: Plan,
@@ -332,48 +316,23 @@ def added_columns(
     interval: float | None,
     decimals: int | None,
     whole: bool = False,
-    correction: Correction | None = None,
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """The published counts, and the requested columns with their standard errors and confidence intervals.
 
     All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
-    With a `correction`, estimates of the number of users follow, with the same columns.
     """
-    outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
     step = rounding_step(decimals)
-
-    def rounded(values: NDArray[Any], towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint) -> NDArray[Any]:
-        if decimals is None:
-            return np.asarray(values)
-        # Zero is added because -0.0 would be printed with its sign.
-        near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
-        return near.astype(np.int64) if whole else near
-
-    published = rounded(counts)
-    # Rounding adds an error of its own, at worst uniform over one step.
-    spread = math.hypot(plan.total_noise, step / math.sqrt(12.0))
-    width = 0.0 if interval is None else half_width(plan, interval) + step / 2.0
+    near = partial(rounded, decimals=decimals, whole=whole)
+    published = near(counts)
     added: dict[str, NDArray[Any]] = {}
-
-    def add(name: str, values: NDArray[Any], spread: FloatArray | float, width: FloatArray | float) -> None:
-        if error:
-            errors = np.full(values.size, spread)
-            added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
-        if interval is not None:
-            added[f"{name}_low"] = rounded(values - width, np.floor)
-            added[f"{name}_high"] = rounded(values + width, np.ceil)
-
-    add(name, published, spread, width)
-    if correction is not None:
-        # Estimates grow more slowly than counts, so the factor is an upper bound of how much noise is multiplied.
-        factors = correction.factors_at(published)
-        estimate = rounded(published * factors)
-        of_factor = np.abs(published) * correction.errors_at(published)
-        added[ESTIMATE] = estimate
-        add(
-            ESTIMATE, estimate, np.hypot(spread * factors, of_factor),
-            np.hypot(width * factors, outside * of_factor) + step / 2.0,
-        )  # fmt: skip
+    if error:
+        # Rounding adds an error of its own, at worst uniform over one step.
+        errors = np.full(published.size, math.hypot(plan.total_noise, step / math.sqrt(12.0)))
+        added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
+    if interval is not None:
+        width = half_width(plan, interval) + step / 2.0
+        added[f"{name}_low"] = near(published - width, towards=np.floor)
+        added[f"{name}_high"] = near(published + width, towards=np.ceil)
     return published, added
 
 

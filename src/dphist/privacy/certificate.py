@@ -1,18 +1,14 @@
 """Certificates: upper bounds of delta in ball arithmetic, valid whatever errors the doubles have.
 
 First continuous noise, where doubles only propose how to partition the mixed cases; then discrete noise: lattices,
-top-k steps with an offset, public lists, spread, Laplace; then a cap chosen privately with the release that
-follows.
+top-k steps with an offset, public lists, Laplace, rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,7 +16,7 @@ from flint import acb, arb
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls, exact
-from dphist.privacy.balls import rational, tail
+from dphist.privacy.balls import rational
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
@@ -33,7 +29,7 @@ from dphist.privacy.exact import (
 )
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.spread import WeightedFamily
+from dphist.privacy.rounds import certify_rounds
 from dphist.privacy.types import (
     AnyNoise,
     Certificate,
@@ -43,7 +39,7 @@ from dphist.privacy.types import (
     NeighbourCase,
     Noise,
     PublicNoise,
-    at_level,
+    RoundsNoise,
 )
 
 # Largest relative excess of the certificate over the fast value where mixed neighbours are the worst.
@@ -55,11 +51,6 @@ _LOWER_ERROR: Final = 1e-7
 # Deltas down to this size keep many digits.
 _SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
-# User weights are whole multiples of 1/512 of a count for continuous noise.
-_LEVEL_STEPS: Final = 512
-
-# An epsilon, which may be negative, and an upper bound of delta there.
-Node = tuple[float, float]
 
 
 class BallFamily:
@@ -197,83 +188,21 @@ def _mixed_upper(family: BallFamily, goal: float, budget: float | None) -> float
 def certify_noise(
     noise: AnyNoise, contract: Contract, *, epsilon: float, budget: float | None = None
 ) -> Certificate:
-    """Certificate of any noise, with or without spread.
+    """Certificate of any noise.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals or doubles of `noise`.
     """
+    if isinstance(noise, RoundsNoise):
+        if contract != noise.contract:
+            raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
+        return certify_rounds(noise, epsilon=epsilon, budget=budget)
     if isinstance(noise, LaplaceNoise):
-        if contract.spread is not None:
-            raise InvalidParameter("Laplace noise cannot be combined with spread; use Gaussian noise")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
-    if isinstance(noise, Noise) and contract.spread is not None:
-        return _certify_continuous_spread(noise, contract, epsilon=epsilon)
     if isinstance(noise, Noise):
         return certify_family(noise, contract, epsilon=epsilon, budget=budget)
-    if contract.spread is not None:
-        return certify_spread(noise, contract, epsilon=epsilon, budget=budget)
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
-
-
-def _certify_continuous_spread(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of continuous noise with spread: that of the worst level.
-
-    In units of the weight, noise and threshold are rounded down, so each level is certified with less of both.
-    """
-    if noise.sigma_shared > 0.0:
-        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise only")
-    certificates = []
-    for level in contract.levels(_LEVEL_STEPS):
-        weight = Fraction(level.weight, _LEVEL_STEPS)
-        down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
-        tau = math.nextafter(down[1] - 1.0, 0.0)
-        if tau <= 0.0:
-            raise NotPrivate(f"the threshold {noise.threshold:g} does not hide the new counts of a user")
-        scaled, bounds = Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items)
-        certificates.append(_with_weight(certify_family(scaled, bounds, epsilon=epsilon), weight))
-    return max(certificates, key=lambda certificate: certificate.delta)
-
-
-def _with_weight(certificate: Certificate, weight: Fraction) -> Certificate:
-    return replace(certificate, binding_case=replace(certificate.binding_case, weight=weight))
-
-
-def certify_spread(
-    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
-) -> Certificate:
-    """Certificate of a plan with spread, where users with many items add less to each: the worst of all levels.
-
-    Without shared noise one bound covers all levels; with shared noise each level is certified separately.
-
-    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
-    Valid for: epsilon >= 0; no top-k step.
-    Source: beyond the paper; docs/theory/spread.md.
-    """
-    if noise.offset != "none":
-        raise InvalidParameter("a top-k step needs whole counts and cannot be combined with spread")
-    if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
-    if noise.variance_shared > 0:
-        certificates = []
-        for level in contract.levels(noise.lattice):
-            certificate = certify_noise(*at_level(noise, contract, level), epsilon=epsilon, budget=budget)
-            certificates.append(_with_weight(certificate, Fraction(level.weight, noise.lattice)))
-            if budget is not None and certificate.delta > budget:
-                break
-        return max(certificates, key=lambda certificate: certificate.delta)
-    bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
-    with balls.precision(bits):
-        family, at = _weighted_family(noise, contract, bits), arb(epsilon)
-        delta, event = family.delta(at, budget), balls.upper(family.event)
-        case = family.binding_case(at, contract.items)
-    return Certificate(epsilon, delta, "exact-discrete", case, min(delta, event))
-
-
-@lru_cache(maxsize=256)
-def _weighted_family(noise: LatticeNoise, contract: Contract, _bits: int) -> WeightedFamily:
-    """The bounds of one plan for all epsilons, at the current precision, which is `_bits`."""
-    return WeightedFamily.of([(noise, contract)])
 
 
 def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
@@ -368,13 +297,6 @@ def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) ->
     return worst
 
 
-# Two steps in a row: noisy sizes choose a cap, and a release with that cap follows.
-#
-# The noise of the first step decides which release follows, so the second step counts as the worst release for
-# every outcome of the first: its privacy profile is the upper envelope of all profiles that could follow. Proof:
-# docs/theory/choice.md.
-
-
 def delta_profile_upper(noise: AnyNoise, contract: Contract, *, epsilon: float) -> float:
     """Certified upper bound of delta of a plan at any epsilon, also a negative one.
 
@@ -408,41 +330,3 @@ def at_any_epsilon(delta: Callable[[float], float], epsilon: float) -> float:
     with balls.precision(128):
         low = arb(epsilon).exp()
         return min(1.0, balls.upper(1 - low + low * arb(bound)))
-
-
-def delta_adaptive_upper(variance: Fraction, nodes: Sequence[Node], *, epsilon: float) -> float:
-    """delta of two steps: a count with discrete Gaussian noise, moved by one, then the release that it chooses.
-
-        sum over o of p(o) E(epsilon - L(o)),   p = N_Z(V),   L(o) = ln(p(o)/p(o + 1)) = (2 o + 1)/(2 V)
-
-    E is convex in e^x and bounded by chords between the nodes; by the last node's delta above it, and by the chord
-    to (0, 1) below the first. As p(o) e^(-L(o)) = p(o + 1), the sum of a chord over a cell is a sum of tails.
-
-    Guarantee: an upper bound in ball arithmetic, if each node's delta is at least the divergence of every release
-    that may follow, in both directions, at its epsilon.
-    Valid for: increasing nodes, rational variances of at least 1/16.
-    Source: beyond the paper; docs/theory/choice.md.
-    """
-    if not nodes or any(after[0] <= before[0] for before, after in pairwise(nodes)):
-        raise InvalidParameter("the nodes of a profile must be in increasing order of epsilon")
-    with balls.precision(bits_for(max(1e-300, min(delta for _, delta in nodes))) + 64):
-        spread, whole = rational(variance), arb(epsilon).exp()
-        # The largest o with epsilon - L(o) >= x, exactly; the epsilon left for the release decreases in o.
-        ends = [math.floor((Fraction(epsilon) - Fraction(x)) * variance - Fraction(1, 2)) for x, _ in nodes]
-        total = arb(nodes[-1][1]) * _between(None, ends[-1], spread)
-        corners = [(arb(0), arb(1)), *((arb(x).exp(), arb(delta)) for x, delta in nodes)]
-        for (low, high), after, before in zip(pairwise(corners), ends, [None, *ends[:-1]], strict=True):
-            # Draws between the upper node (exclusive) and the lower one (inclusive).
-            first, last = after + 1, before
-            if last is not None and first > last:
-                continue
-            slope = (high[1] - low[1]) / (high[0] - low[0])
-            moved = _between(first + 1, None if last is None else last + 1, spread)
-            total += (low[1] - slope * low[0]) * _between(first, last, spread) + slope * whole * moved
-        return min(1.0, balls.upper(total))
-
-
-def _between(first: int | None, last: int | None, variance: arb) -> arb:
-    """Pr[first <= o <= last]; None for no bound on that side."""
-    above = arb(1) if first is None else tail(first, variance)
-    return above if last is None else above - tail(last + 1, variance)

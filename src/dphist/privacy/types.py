@@ -1,16 +1,15 @@
-"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, CapChoice, Plan."""
+"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, Plan."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_table, text_table
 from dphist.errors import (
+    LARGEST_COUNT,
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     InvalidParameter,
@@ -96,6 +95,8 @@ LEAST_VARIANCE: Final = 4
 # The Laplace scales that the sampler supports.
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
+# The samplers' largest variance.
+LARGEST_VARIANCE: Final = 10**16
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
@@ -314,7 +315,211 @@ class LaplaceNoise:
         return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
 
 
-def family_dict(noise: Noise | LatticeNoise | LaplaceNoise) -> dict[str, Any]:
+# Rounds: items are discovered in several rounds with pooled evidence, and measured in a last one.
+
+# The certificate treats this part of the variance of every draw, in squared steps, as rounding of normal noise
+# (docs/theory/rounds.md). Every draw has at least twice as much.
+ROUNDING: Final = 16
+# Certificates may be forged: more than this is in no plan, and would take long to certify.
+MOST_ROUNDS: Final = 16
+MOST_ITEMS_IN_ROUNDS: Final = 1024
+_LARGEST_PART: Final = 10**4
+# On a coarser lattice, users with many items would add nothing to them.
+_COARSEST_ROUNDS: Final = 64
+_LARGEST_WHOLE: Final = 1 << 53
+
+
+@dataclass(frozen=True)
+class RoundsNoise:
+    """Discrete noise of rounds of discovery, of the sizes and of the measurement, in whole steps of 1/lattice.
+
+    A draw with k parts of the budget has the variance parameter variance/k. A user has at most `most_items` items.
+    With n of them the weight of each is isqrt(L^2 // n) in the first round, L = lattice; later it is at most L and
+    at most isqrt(growth^2 L^2 // n). An item is found in round r if the sum over all rounds so far of part times
+    noisy weight is above `limits[r]` times the sum of these parts, and hopeless if it is below `cuts[r]` times it.
+    A measurement with the limit M has the noise of `measure_noise`; its `sums` have M times their variance.
+
+    `alone` is the noise for users with one item, if they are a group of their own. A public list of `listed` items
+    has no rounds. With `shared` (own variance over shared variance) its measurement may share a draw.
+    """
+
+    kind: ClassVar[str] = "discrete"
+    mechanism: ClassVar[str] = "rounds"
+    sigma_shared: ClassVar[float] = 0.0
+    lattice: int
+    variance: Fraction
+    parts: tuple[int, ...]
+    limits: tuple[int, ...]
+    cuts: tuple[int, ...]
+    sizes: int
+    measure: int
+    most_items: int
+    growth: int
+    alone: LaplaceNoise | LatticeNoise | None = None
+    shared: int = 0
+    sums: tuple[SumNoise, ...] = ()
+    listed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        rounds = len(self.parts)
+        if (rounds == 0) != (self.listed > 0) or rounds > MOST_ROUNDS:
+            raise InvalidParameter(
+                f"there must be 1 to {MOST_ROUNDS} rounds, and none with a public list of items"
+            )
+        if len(self.limits) != rounds or len(self.cuts) != max(0, rounds - 1):
+            raise InvalidParameter("every round needs a limit, and every round but the last one a cut")
+        if any(cut > limit for cut, limit in zip(self.cuts, self.limits, strict=False)):
+            raise InvalidParameter(f"no cut may exceed the limit of its round, not {self.cuts} and {self.limits}")
+        self._check_alone()
+        if any(part.reach % self.lattice for part in self.sums):
+            raise InvalidParameter(f"the reach of a sum must be a multiple of {self.lattice} steps")
+        first, last = self.measure_noise(1), self.measure_noise(self.most_items)
+        drawn = [self.variance / part for part in (*self.parts, self.sizes, self.measure)]
+        drawn += [part.variance * limit for part in self.sums for limit in (1, self.most_items)]
+        drawn += [variance for variance in (*first, *last) if variance > 0]
+        least = 2 * ROUNDING
+        if min(drawn) < least or max(drawn) > LARGEST_VARIANCE:
+            raise InvalidParameter(
+                f"all variances must be between {least} and {LARGEST_VARIANCE:g} squared steps, "
+                f"not from {float(min(drawn)):g} to {float(max(drawn)):g}"
+            )
+
+    def _check_numbers(self) -> None:
+        wholes: dict[str, tuple[tuple[int, ...], int, int]] = {
+            "lattice": ((self.lattice,), _COARSEST_ROUNDS, 1 << 13),
+            "parts": ((*self.parts, self.sizes, self.measure), 1, _LARGEST_PART),
+            "limits": (self.limits, 1, _LARGEST_WHOLE),
+            "cuts": (self.cuts, 0, _LARGEST_WHOLE),
+            "most_items": ((self.most_items,), 1, MOST_ITEMS_IN_ROUNDS),
+            "growth": ((self.growth,), 1, _LARGEST_PART),
+            "shared": ((self.shared,), 0, 10**6 if self.listed else 0),
+            "listed": ((self.listed,), 0, LARGEST_COUNT),
+        }
+        for name, (numbers, least, most) in wholes.items():
+            if any(type(number) is not int or not least <= number <= most for number in numbers):
+                raise InvalidParameter(f"{name} must be whole, from {least} to {most}, not {numbers}")
+        if not isinstance(self.variance, Fraction) or self.variance <= 0:
+            raise InvalidParameter(f"variance must be a fraction above 0, not {self.variance!r}")
+        if self.listed and self.most_items > self.listed:
+            raise InvalidParameter(f"a list of {self.listed} items allows no {self.most_items} items per user")
+
+    def _check_alone(self) -> None:
+        if self.alone is None:
+            return
+        if self.listed or self.sums:
+            raise InvalidParameter("users with one item are no group of their own with a public list or with sums")
+        if isinstance(self.alone, LatticeNoise) and (
+            self.alone.mechanism != "gshm" or self.alone.sums or self.alone.variance < 2 * ROUNDING
+        ):
+            raise InvalidParameter(
+                "the noise for users with one item must have no shared draw, no offset and no sums, and a "
+                f"variance of at least {2 * ROUNDING} squared steps"
+            )
+
+    @property
+    def rounds(self) -> int:
+        return len(self.parts)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of a measurement with the limit 1, in users."""
+        return math.sqrt(self.variance / self.measure) / self.lattice
+
+    @property
+    def sigma_sizes(self) -> float:
+        """Standard deviation of a number of users of some size."""
+        return math.sqrt(self.variance / self.sizes) / self.lattice
+
+    @property
+    def gamma(self) -> float:
+        return float(self.shared) if self.shared else math.inf
+
+    @property
+    def total_noise(self) -> float:
+        return self.sigma
+
+    @property
+    def threshold(self) -> float:
+        """The limit of the last round, in users; there is none for a public list."""
+        return self.limits[-1] / self.lattice if self.limits else -math.inf
+
+    @property
+    def tau(self) -> float:
+        return self.threshold - 1.0
+
+    @property
+    def contract(self) -> Contract:
+        return Contract(self.listed or None, self.most_items)
+
+    def pooled_parts(self, after: int) -> int:
+        """The parts of all rounds up to number `after`, which starts at 0."""
+        return sum(self.parts[: after + 1])
+
+    def deviation(self, after: int) -> float:
+        """Standard deviation of the pooled evidence after round `after`, in users."""
+        return math.sqrt(self.variance / self.pooled_parts(after)) / self.lattice
+
+    def first_weight(self, items: int) -> int:
+        """The steps that a user with `items` items adds to each in the first round."""
+        return math.isqrt(self.lattice**2 // items)
+
+    def largest_later_weight(self, items: int) -> int:
+        """The most that a user with `items` items in the first round adds to one item in a later round."""
+        return min(self.lattice, math.isqrt((self.growth * self.lattice) ** 2 // items))
+
+    def measure_noise(self, limit: int) -> tuple[Fraction, Fraction]:
+        """The variances of a measurement with this limit M: of each item, and of the shared draw (0 for none).
+
+            own = M W/k;    with a shared draw own = (m (1 - m/K) + K/(4 L^2)) W/k and shared = own/gamma
+
+        W/k is the variance at M = 1, K = gamma + the number of listed items, and m the lesser of M and K/2. A draw
+        is shared where it lowers the variance of an item in all.
+        """
+        one = self.variance / self.measure
+        if self.shared:
+            whole = self.shared + self.listed
+            moved = min(Fraction(limit), Fraction(whole, 2))
+            times = moved * (1 - moved / whole) + Fraction(whole, 4 * self.lattice**2)
+            if times * (self.shared + 1) < limit * self.shared:
+                return times * one, times * one / self.shared
+        return limit * one, Fraction(0)
+
+    def rows(self) -> list[tuple[str, str]]:
+        limits = ", ".join(f"{limit / self.lattice:.4g}" for limit in self.limits)
+        return [
+            *([("threshold of each round", f"{limits} users")] if self.limits else []),
+            *(
+                [("users with one item", f"{self.alone.mechanism} noise, threshold {self.alone.threshold:.4g}")]
+                if self.alone
+                else []
+            ),
+            # In full: a plan with a rounded sigma has not been certified.
+            ("noise of the measurement", f"{self.sigma!r}, times the square root of its limit"),
+            ("noise of each size", f"{self.sigma_sizes:.6g}"),
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        alone = None if self.alone is None else {"mechanism": self.alone.mechanism, **self.alone.to_dict()}
+        return {
+            **family_dict(self),
+            "tau": None if self.listed else self.tau,
+            "threshold": None if self.listed else self.threshold,
+            "lattice": self.lattice,
+            "variance_steps": str(self.variance),
+            "parts_of_rounds": list(self.parts),
+            "part_of_sizes": self.sizes,
+            "part_of_measurement": self.measure,
+            "limits_steps": list(self.limits),
+            "cuts_steps": list(self.cuts),
+            "growth": self.growth,
+            "alone": alone,
+            **({"shared": self.shared} if self.shared else {}),
+            **({"sums": [noise.to_dict() for noise in self.sums]} if self.sums else {}),
+        }
+
+
+def family_dict(noise: Noise | LatticeNoise | LaplaceNoise | RoundsNoise) -> dict[str, Any]:
     """The keys of `dphist plan --json` that all kinds of noise share."""
     return {
         "noise": noise.kind,
@@ -348,47 +553,14 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Level:
-    """Users with up to `items` items, but more than the previous level, add `weight` steps to each item."""
-
-    items: int
-    weight: int
-
-
-# Adjacent levels differ by about this factor in items, and by its square root in weight.
-_LEVEL_RATIO: Final = 2.0**0.0625
-
-
-@lru_cache(maxsize=256)
-def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
-    """The levels for users with up to `most` items that keep the squared length of `items` whole counts.
-
-    Guarantee: even weights, decreasing from `lattice`; for each level, level.items weight^2 <= items lattice^2.
-    """
-    square, sizes = items * lattice**2, [items]
-    while sizes[-1] < most:
-        sizes.append(min(most, max(sizes[-1] + 1, math.floor(sizes[-1] * _LEVEL_RATIO))))
-    weights = sorted({2 * (math.isqrt(square // size) // 2) for size in sizes}, reverse=True)
-    if weights[-1] < 2:
-        raise InvalidParameter(f"a lattice of {lattice} steps is too coarse to spread {items} items over {most}")
-    # Each weight serves as many items as its square allows.
-    return tuple(Level(min(most, square // weight**2), weight) for weight in weights)
-
-
-@dataclass(frozen=True)
 class Contract:
-    """Public bounds that hold for every dataset: non-zero counts in total, and items per user.
-
-    With `spread`, users may have up to that many items. A user with more than `max_items_per_user` adds a smaller
-    weight to each, so that the squared length of the user's contribution is at most `max_items_per_user`.
-    """
+    """Public bounds that hold for every dataset: non-zero counts in total, and items per user."""
 
     max_nonzero: int | None = None
     max_items_per_user: int | None = None
-    spread: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_nonzero", "max_items_per_user", "spread"):
+        for name in ("max_nonzero", "max_items_per_user"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, positive_count(name, value))
@@ -400,21 +572,10 @@ class Contract:
             raise InvalidParameter(
                 f"max_items_per_user ({self.items}) must not exceed max_nonzero ({self.max_nonzero})"
             )
-        if self.spread is not None and not (
-            self.max_items_per_user is not None and self.items <= self.spread <= self.nonzero
-        ):
-            raise InvalidParameter(
-                f"spread ({self.spread}) must be between max_items_per_user ({self.max_items_per_user}) and "
-                f"max_nonzero ({self.max_nonzero})"
-            )
-
-    def levels(self, lattice: int) -> tuple[Level, ...]:
-        """User weights by number of items, in steps of 1/lattice; a single level without spread."""
-        return weight_levels(self.items, self.spread or self.items, lattice)
 
     @property
     def items(self) -> int:
-        """The most items to which one user adds a full count: the m of the analysis."""
+        """The most items of one user: the m of the analysis."""
         bound = self.max_nonzero if self.max_items_per_user is None else self.max_items_per_user
         assert bound is not None
         return bound
@@ -429,40 +590,25 @@ FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
 
 
-def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[LatticeNoise, Contract]:
-    """The noise and contract for users of one level: the weight is the unit of counts and sums."""
-    reaches = [Fraction(sum_noise.reach * level.weight, noise.lattice) for sum_noise in noise.sums]
-    if any(reach.denominator > 1 for reach in reaches):
-        raise InvalidParameter("with spread, the reach of a sum must be a whole number of steps for every weight")
-    sums = tuple(replace(old, reach=int(reach)) for old, reach in zip(noise.sums, reaches, strict=True))
-    limit = 1 if isinstance(noise, PublicNoise) else noise.limit + noise.lattice - level.weight
-    scaled = replace(noise, lattice=level.weight, limit=limit, sums=sums)
-    return scaled, Contract(contract.max_nonzero, level.items)
-
-
 @dataclass(frozen=True)
 class NeighbourCase:
-    """A class of neighbouring datasets: j counts in both (s of them changed by `weight`), r in only one."""
+    """A class of neighbouring datasets: j counts in both (s of them changed by one), r in only one."""
 
     shared: float
     new: int
     changed: int
     direction: Direction
-    weight: Fraction = Fraction(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys j, r, s and direction, and weight if it is not 1; j is None if it is unbounded."""
+        """The keys j, r, s and direction; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
-        weight = {} if self.weight == 1 else {"weight": str(self.weight)}
-        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction, **weight}
+        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
 
     def __str__(self) -> str:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        weight = "" if self.weight == 1 else f", each by {float(self.weight):.3g}"
         move = {"add": "adding", "remove": "removing", "either": "adding or removing"}[self.direction]
         return (
-            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared "
-            f"counts{weight}"
+            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
         )
 
 
@@ -502,58 +648,7 @@ class Certificate:
         return html_table("Certificate", self.rows())
 
 
-# The caps that a private choice picks from. With two per doubling, every number of items is within a fifth of one,
-# and only a few caps need a certificate.
-DEFAULT_CAPS: Final[tuple[int, ...]] = tuple(
-    sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))})
-)
-# The largest variance is the sampler's. Noise with a variance below one would not hide a user.
-_LEAST_VARIANCE: Final = 1
-_LARGEST_VARIANCE: Final = 10**16
-_MOST_CAPS: Final = 1000
-
-
-@dataclass(frozen=True)
-class CapChoice:
-    """The caps to choose from, and the variance of the discrete Gaussian noise on the bucket sizes.
-
-    Bucket i counts the users with more than caps[i - 1] and at most caps[i] distinct items; the last bucket counts
-    users above every cap. Each user is in at most one of the len(caps) + 1 buckets.
-    The variance V means Pr[x] proportional to exp(-x^2/(2V)) on the integers.
-    """
-
-    caps: tuple[int, ...]
-    variance: Fraction
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.caps, tuple) or not 1 <= len(self.caps) <= _MOST_CAPS:
-            raise InvalidParameter(f"caps must be a tuple of 1 to {_MOST_CAPS} whole numbers, not {self.caps!r}")
-        object.__setattr__(self, "caps", tuple(positive_count("each of the caps", cap) for cap in self.caps))
-        if any(after <= before for before, after in pairwise(self.caps)):
-            raise InvalidParameter(f"caps must increase, not {self.caps!r}")
-        if not isinstance(self.variance, Fraction):
-            raise InvalidParameter(f"variance must be a fraction, not {self.variance!r}")
-        if not _LEAST_VARIANCE <= self.variance <= _LARGEST_VARIANCE:
-            raise InvalidParameter(
-                f"variance must be between {_LEAST_VARIANCE} and {_LARGEST_VARIANCE:g}, not {self.variance}"
-            )
-
-    @property
-    def buckets(self) -> int:
-        return len(self.caps) + 1
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"caps": list(self.caps), "variance": str(self.variance)}
-
-
-def caps_up_to(most: int | None) -> tuple[int, ...]:
-    """The default caps, ending at `most` if users cannot have more items."""
-    if most is None or positive_count("the largest cap", most) > DEFAULT_CAPS[-1]:
-        return DEFAULT_CAPS
-    return (*(cap for cap in DEFAULT_CAPS if cap < most), int(most))
-
-
-AnyNoise = Noise | LatticeNoise | LaplaceNoise
+AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
 Objective = Literal["threshold", "noise"]
 ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
@@ -607,24 +702,13 @@ class Plan:
 
     @property
     def mechanism(self) -> str:
-        """`gshm`, `csh`, `top-k`, `known-domain` or `laplace`."""
+        """`gshm`, `csh`, `top-k`, `known-domain`, `laplace` or `rounds`."""
         return self.noise.mechanism
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """User weights by number of items, in steps of the noise; empty without spread."""
-        spreads = self.contract.spread is not None and isinstance(self.noise, LatticeNoise)
-        return self.contract.levels(self.noise.lattice) if spreads else ()  # type: ignore[union-attr]
-
-    @property
     def steps_of_count(self) -> int:
-        """Steps of the noise per unit of an engine's counts. With spread, engines count in steps already."""
-        return 1 if isinstance(self.noise, Noise) or self.levels else self.noise.lattice
-
-    @property
-    def least_weight(self) -> float:
-        """The weight of each item of a user with the most items allowed."""
-        return self.levels[-1].weight / self.levels[0].weight if self.levels else 1.0
+        """Steps of the noise per unit of an engine's counts; with weights, engines count in steps already."""
+        return 1 if isinstance(self.noise, (Noise, RoundsNoise)) else self.noise.lattice
 
     @property
     def releases_offset(self) -> bool:
@@ -633,7 +717,7 @@ class Plan:
 
     @property
     def sums(self) -> tuple[SumNoise, ...]:
-        return self.noise.sums if isinstance(self.noise, LatticeNoise) else ()
+        return self.noise.sums if isinstance(self.noise, (LatticeNoise, RoundsNoise)) else ()
 
     @property
     def summed(self) -> tuple[SumNoise, ...]:
@@ -650,7 +734,6 @@ class Plan:
             "delta_certified": self.certificate.delta,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
-            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
             "threshold": None if math.isinf(self.threshold) else self.threshold,
@@ -661,24 +744,16 @@ class Plan:
 
     def rows(self) -> list[tuple[str, str]]:
         nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
-        public = self.mechanism == "known-domain"
-        gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        public = self.mechanism == "known-domain" or (
+            isinstance(self.noise, RoundsNoise) and self.noise.listed > 0
+        )
         chosen = f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'"
-        spread = f"{self.contract.spread or 0:,} items, with weights down to {self.least_weight:.3g}"
         return [
             ("mechanism", chosen),
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
-            *([("spread over at most", spread)] if self.contract.spread else []),
-            # In full: a plan with a rounded sigma or threshold has not been certified.
-            ("noise of each count", f"{self.sigma!r}"),
-            ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
-            ("total noise", f"{self.total_noise:.6g}"),
-            (
-                "threshold",
-                "none" if math.isinf(self.threshold) else f"{self.threshold!r} ({self.lower_threshold} + tau)",
-            ),
+            *(self.noise.rows() if isinstance(self.noise, RoundsNoise) else self._rows_of_noise()),
             *(
                 (
                     f"sum of values from {float(noise.low):g} to {float(noise.high):g}",
@@ -693,6 +768,17 @@ class Plan:
             ),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
+        ]
+
+    def _rows_of_noise(self) -> list[tuple[str, str]]:
+        gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        threshold = f"{self.threshold!r} ({self.lower_threshold} + tau)"
+        return [
+            # In full: a plan with a rounded sigma or threshold has not been certified.
+            ("noise of each count", f"{self.sigma!r}"),
+            ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
+            ("total noise", f"{self.total_noise:.6g}"),
+            ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]
 
     def __str__(self) -> str:

@@ -15,13 +15,24 @@ from scipy import special
 
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import Correction, added_columns, count_decimals, half_width, shared_part
+from dphist.planning.estimate import Estimates
+from dphist.planning.utility import (
+    added_columns,
+    count_decimals,
+    half_width,
+    rounded,
+    rounding_step,
+    shared_part,
+)
 from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
+from dphist.releasing.request import MARGIN
 
 if TYPE_CHECKING:
     from dphist.releasing.request import Request
 
 FloatArray = NDArray[np.float64]
+# The level of margins, unless an interval is asked for.
+LEVEL: Final = 0.95
 Kind = Literal["sum", "mean", "vector"]
 KINDS: Final[tuple[Kind, ...]] = ("sum", "mean", "vector")
 # The columns that are summed, and the bounds of a user's own sum; of several columns, those of a norm.
@@ -165,19 +176,18 @@ class Columns:
     look: Published
     whole: bool
     aggregates: tuple[Aggregate, ...]
-    correction: Correction | None
 
     @classmethod
-    def of(cls, request: Request, correction: Correction | None) -> Columns:
+    def of(cls, request: Request) -> Columns:
         look = Published(request.standard_error, request.interval)
-        return cls(request.count_name, look, request.round, request.aggregates, correction)
+        return cls(request.count_name, look, request.round, request.aggregates)
 
     def numbers(self, counts: FloatArray, sums: Sequence[FloatArray], plan: Plan) -> dict[str, NDArray[Any]]:
         """The columns by name, from noisy counts and noisy centred sums."""
         look = self.look
         noisy, added = added_columns(
             counts, plan, self.count, error=look.error, interval=look.interval, whole=self.whole,
-            decimals=0 if self.whole else count_decimals(plan), correction=self.correction,
+            decimals=0 if self.whole else count_decimals(plan),
         )  # fmt: skip
         columns = {self.count: noisy, **added}
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
@@ -186,10 +196,47 @@ class Columns:
             compute = _mean_columns if aggregate.kind == "mean" else sum_columns
             values = compute(counts, centred[aggregate.of, aggregate.column], plan, noise, look)
             columns |= zip(look.names(aggregate.name), values, strict=True)
-        if self.correction is not None:
-            factors = self.correction.factors_at(noisy)
-            totals = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean"]
-            columns |= {f"{name}_estimate": columns[name] * factors for name in totals}
+        return columns
+
+    def estimates(
+        self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
+    ) -> dict[str, NDArray[Any]]:
+        """The columns by name of a release in rounds, from estimates of counts and noisy centred sums.
+
+        `limit` is that of the measurement, whose square root multiplies the noise of the sums.
+        """
+        look, level = self.look, LEVEL if self.look.interval is None else self.look.interval
+        decimals = 0 if self.whole else count_decimals(plan)
+        counts = rounded(estimates.count, decimals, whole=self.whole)
+        # Rounding adds at most half a step.
+        margin = estimates.margin(level) + rounding_step(decimals) / 2.0
+        columns = {self.count: counts, MARGIN: rounded(margin, decimals, whole=self.whole, towards=np.ceil)}
+        if look.error:
+            errors = np.hypot(estimates.standard_error, rounding_step(decimals) / math.sqrt(12.0))
+            columns[f"{self.count}_standard_error"] = rounded(errors, None if decimals is None else decimals + 2)
+        if look.interval is not None:
+            columns |= {
+                f"{self.count}_low": counts - columns[MARGIN],
+                f"{self.count}_high": counts + columns[MARGIN],
+            }
+        places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
+        centred = dict(zip(places, sums, strict=True))
+        for aggregate, noise in sums_with_noise(plan, self.aggregates):
+            around, deviation = centred[aggregate.of, aggregate.column], noise.sigma * math.sqrt(limit)
+            if aggregate.kind == "mean":
+                bounds = float(noise.low), float(noise.high)
+                value, error = estimates.mean_columns(around, deviation, *bounds)
+                ends = (
+                    []
+                    if look.interval is None
+                    else [*estimates.mean_interval(around, deviation, *bounds, look.interval)]
+                )
+            else:
+                value, error = estimates.sum_columns(around, deviation, float(noise.middle))
+                width = 0.0 if look.interval is None else -float(special.ndtri((1.0 - look.interval) / 2.0))
+                ends = [] if look.interval is None else [value - width * error, value + width * error]
+            values = [value, *([error] if look.error else []), *ends]
+            columns |= zip(look.names(aggregate.name), values, strict=True)
         return columns
 
 

@@ -1,8 +1,7 @@
 """The certificate of a release as a document: everything needed to recompute its guarantee.
 
 It holds facts only; `guarantee` and `not_covered` turn them into sentences. This file also recomputes what a
-document states about a plan: its certificate, how its bounds are enforced, and the limit that noisy numbers of
-users choose.
+document states about a plan: its certificate, and how its bounds are enforced.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from dphist.display import upper_figure
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
-from dphist.planning.optimum import check_bounds
-from dphist.planning.planner import check_excess, contract_of, family_shares, public_plan, top_k_keeps
-from dphist.planning.planner import plan as make_plan
-from dphist.planning.utility import Correction, shared_part
+from dphist.planning.planner import top_k_keeps
+from dphist.planning.utility import shared_part
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (
     FINEST_REACH,
@@ -37,11 +33,11 @@ from dphist.privacy.types import (
     LatticeNoise,
     Plan,
     PublicNoise,
+    RoundsNoise,
     SumNoise,
-    caps_up_to,
 )
 from dphist.releasing.aggregates import aggregates_of, sums_facts
-from dphist.releasing.request import Request, is_query
+from dphist.releasing.request import is_query
 
 # Conditions of a guarantee that only the publisher can ensure.
 _CONDITIONS: Final = {
@@ -66,15 +62,10 @@ _CAVEATS: Final = {
         "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
         "number of users. Standard errors and intervals cover the noise only."
     ),
-    "spread": (
-        "Users with more than {cap} {noun} count less for each of them, down to {least}, and of more than {most} "
-        "items a random {most} count: a count may be lower than the number of users. Standard errors and "
-        "intervals of counts cover the noise only."
-    ),
-    "estimate": (
-        "Estimates correct counts for what the limit left out on average, assuming that users with many items "
-        "choose the same items as others. Where they do not, an estimate is off, and no interval shows by how "
-        "much."
+    "rounds": (
+        "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
+        "what was left out and differences in taste, as far as they could be measured; of users with more than "
+        "{cap} items a random {cap} count."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -102,10 +93,6 @@ _CAVEATS: Final = {
         "Sums and means are over the counted users, not over events: each user's own sum for the item is clamped "
         "({bounds}). Values that are missing or not numbers add nothing."
     ),
-    "weighted-sums": (
-        "Sums and means weigh each user as the counts do. Estimates of sums assume that the values of users do "
-        "not depend on how many items they have."
-    ),
     "selected-sums": (
         "A sum shares the error of its count: the middle of its range is added once for each noisy user. Sums of "
         "items that barely passed the threshold are therefore too high, or too low, on average."
@@ -119,12 +106,7 @@ _LARGEST_LATTICE: Final = 1 << 13
 _LARGEST_VARIANCE: Final = 10**40
 _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
-# With a public list, shared noise helps only if a user may have at least one item in this many.
-_WORTH_SHARING: Final = 8
-# On real data, estimates were within their intervals from this many standard deviations on.
-_CLEAR: Final = 50.0
-# With a smaller delta, certifying all limits would take minutes.
-LEAST_DELTA: Final = 1e-30
+_LONGEST_REASON: Final = 300
 
 
 class Nonzero(Enum):
@@ -149,16 +131,13 @@ def certify_again(plan: object) -> Plan:
 
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
-    if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
+    if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
         raise InvalidParameter(
             "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
-    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
-    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
-    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
-    whole = [noise.lattice, noise.limit, *(n for part in sums for n in (part.reach, part.columns))]
-    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
-        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+    _check_exact(noise)
+    if isinstance(noise, RoundsNoise) and noise.alone is not None:
+        _check_exact(noise.alone)
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
@@ -168,22 +147,34 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     return certificate
 
 
+def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
+    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
+    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance]
+    exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
+    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    # Rounds check their own whole numbers.
+    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.limit])]
+    whole += [n for part in sums for n in (part.reach, part.columns)]
+    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+
+
 @lru_cache(maxsize=256)
-def _certify(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Certificate:
     return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     """How `max_nonzero` of a certified plan is enforced; `promised` means that the caller guarantees it."""
     contract = plan.contract
-    if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
+    if contract.max_nonzero is None or isinstance(plan.noise, (PublicNoise, RoundsNoise)):
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
     # With shared noise the plan's profile relies on max_nonzero, even if its certificate does not.
     if plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero:
         with suppress(NotPrivate):
-            certificate_of(plan.noise, Contract(None, contract.items, contract.spread), plan.budget)
+            certificate_of(plan.noise, Contract(None, contract.items), plan.budget)
             return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED
@@ -197,112 +188,60 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The plans on offer, the noisy numbers of users, and the plan and the correction that follow from them."""
+class Findings:
+    """What a release in rounds shows besides its counts. All of it follows from noisy numbers.
 
-    plan: ChoicePlan
-    noisy: tuple[int, ...]
-    release: Plan
-    correction: Correction
+    `found` are the numbers of items that were known, found by users with one item, and found in each round.
+    `sizes` are the users by number of found items, in steps, `limit` that of the measurement (0 without one), and
+    `needed` the users with which an item has an even chance of being found. `reason` says why margins may be too
+    narrow, or is None.
+    """
 
-    @classmethod
-    def by(cls, plan: ChoicePlan, noisy: tuple[int, ...]) -> Chosen:
-        # Post-processing of noisy numbers, which costs no budget.
-        return cls(plan, noisy, *choose_plan(plan, noisy))
-
-    @property
-    def cap(self) -> int:
-        return self.release.contract.items
-
-    @property
-    def rough(self) -> bool:
-        return sizes_are_rough(self.noisy, math.sqrt(self.plan.choice.variance))
+    found: tuple[int, ...]
+    sizes: tuple[int, ...]
+    limit: int
+    needed: int | None
+    reason: str | None
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **self.plan.to_dict(),
-            "noisy_users": list(self.noisy),
-            "cap": self.cap,
-            "excess": excess_of(self.release),
-            "correction": self.correction.to_dict(),
+            "found": list(self.found),
+            "noisy_sizes_steps": list(self.sizes),
+            "limit": self.limit,
+            "needed": self.needed,
+            "reason": self.reason,
         }
 
 
-def correction_from(document: Mapping[str, Any]) -> Correction:
-    """The correction that a certificate records for its estimates; a `ValueError` or the like if it is damaged."""
-    data, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
-    if data.keys() != set(names) or not all(isinstance(number, float) for name in names for number in data[name]):
+def findings_from(document: Mapping[str, Any]) -> Findings:
+    """The findings in a certificate; a `ValueError` or the like if they are damaged."""
+    data = document["findings"]
+    found, sizes = tuple(map(_whole, data["found"])), tuple(data["noisy_sizes_steps"])
+    if any(isinstance(number, bool) or not isinstance(number, int) or abs(number) > 2**62 for number in sizes):
         raise ValueError
-    return Correction(*(tuple(data[name]) for name in names))
+    needed, reason = data["needed"], data["reason"]
+    if not isinstance(reason, str | None) or len(reason or "") > _LONGEST_REASON:
+        raise ValueError
+    findings = Findings(found, sizes, _whole(data["limit"]), None if needed is None else _whole(needed), reason)
+    if findings.to_dict() != data:
+        raise ValueError
+    return findings
 
 
-def sizes_are_rough(noisy: Sequence[float], deviation: float) -> bool:
-    """Whether the noisy numbers of users are mostly noise, so that estimates rely on a model of typical data."""
-    return sum(noisy) < _CLEAR * deviation
-
-
-@lru_cache(maxsize=16)
-def choice_for(
-    budget: Budget,
-    *,
-    share: float | None = None,
-    mechanism: str = "best",
-    minimize: str = "threshold",
-    sums: tuple[tuple[Fraction, Fraction, int], ...] = (),
-    weights: tuple[float, ...] | None = None,
-    public_items: int | None = None,
-    excess: str | None = None,
-    goal: str = "accuracy",
-) -> ChoicePlan:
-    """The plans of all limits on offer, without and with spread unless `excess` is given; no data is used."""
-    ways = ("drop", "spread") if excess is None else (check_excess(excess),)
-    if mechanism == "laplace":
-        if excess == "spread":
-            raise InvalidParameter("--excess spread needs Gaussian noise, not --mechanism laplace")
-        ways = ("drop",)
-    if budget.delta < LEAST_DELTA:
-        raise InvalidParameter(
-            f"max_items_per_user='auto' needs a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}"
-        )
-    shares = family_shares([check_bounds(*one) for one in sums], weights, budget, Contract(None, 1))
-
-    def plan_of(spreads: bool, epsilon: float, delta: float, cap: int) -> Plan:
-        if public_items is not None:
-            listed, may_share = contract_of(public_items, cap, spreads), _WORTH_SHARING * cap >= public_items
-            return public_plan(Budget(epsilon, delta), listed, shares, may_share=may_share)
-        # The noisy numbers of users cost Laplace noise so much of epsilon that it is better only for one item.
-        kind = "gaussian" if spreads or (mechanism == "best" and cap > 1) else mechanism
-        return make_plan(
-            epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind, minimize=minimize, sums=sums,
-            weights=shares.weights, excess="spread" if spreads else "drop",
-        )  # fmt: skip
-
-    makers = [partial(plan_of, way == "spread") for way in ways]
-    return plan_choice(budget, *makers, share=share, caps=caps_up_to(public_items), goal=check_goal(goal))
-
-
-def plan_choice_for(request: Request, public_items: int | None) -> ChoicePlan:
-    return choice_for(
-        Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
-        minimize=request.minimize, sums=request.bounds,
-        weights=request.weights or None, public_items=public_items, excess=request.excess_on_offer,
-        goal=request.goal or "accuracy",
-    )  # fmt: skip
-
-
-def guarantee_facts(plan: Plan, request: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """The guarantee of a release that spends this budget: that of its plan, and of choosing a limit if it did."""
+def guarantee_facts(plan: Plan, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The guarantee of a release."""
     return {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
+        "epsilon": plan.budget.epsilon,
+        "delta": plan.budget.delta,
         "unit": "user",
         "neighbours": "add-or-remove",
         "conditions": _conditions(plan, request),
     }
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget) -> str:
+def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
     """`guarantee_facts` as a sentence."""
+    budget = plan.budget
     factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
     conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
     return (
@@ -341,10 +280,8 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "groups": True,
         # A top-k step needs no limit on users, and none is applied.
         "user-limit": "max-items-per-user" in request
-        and plan.contract.spread is None
         and ("top" not in request or plan.contract.max_nonzero is None),
-        "spread": plan.contract.spread is not None,
-        "estimate": request.get("max-items-per-user") == "auto",
+        "rounds": isinstance(plan.noise, RoundsNoise),
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),
@@ -352,7 +289,6 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "sketch-with-offset" if plan.releases_offset else "sketch": "sketch" in request,
         "selection": not public,
         "clamped-sums": bool(plan.sums),
-        "weighted-sums": bool(plan.sums) and plan.contract.spread is not None,
         "selected-sums": any(noise.columns == 1 for noise in plan.sums) and not public,
         "shared-noise": plan.sigma_shared > 0.0,
     }
@@ -377,8 +313,8 @@ def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) ->
 
 
 def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    cap, size, contract = request.get("max-items-per-user"), request.get("sketch-size", 0), plan.contract
-    cap = contract.items if cap == "auto" else cap
+    size, contract = request.get("sketch-size", 0), plan.contract
+    cap = request.get("max-items-per-user", contract.items)
     ranges = dict.fromkeys(
         f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
         if aggregate.vector
@@ -389,8 +325,6 @@ def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: 
         "items": contract.items,
         "cap": cap,
         "noun": "item" if cap == 1 else "items",
-        "most": contract.spread,
-        "least": f"{plan.least_weight:.2g}",
         "nonzero": f"{contract.nonzero:.0f}",
         "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,
@@ -427,6 +361,10 @@ def recorded_decimals(document: Mapping[str, Any]) -> int | None:
 def counts_facts(
     plan: Plan, request: Mapping[str, Any], offset: float | None, decimals: int | None = None
 ) -> dict[str, Any]:
+    rounding = {} if decimals is None else {"decimals": decimals}
+    if isinstance(plan.noise, RoundsNoise):
+        # Each count has a margin of its own, in a column beside it.
+        return {"standard_error": None, "offset": None, "greater_than": None, **rounding}
     # The plans of older certificates did not include the lower threshold of their request.
     threshold = with_lower_threshold(plan, request).threshold
     return {
@@ -435,7 +373,7 @@ def counts_facts(
         "offset": offset,
         "lower_threshold": request.get("lower-threshold", 1),
         "greater_than": None if math.isinf(threshold) else threshold + (offset or 0.0),
-        **({} if decimals is None else {"decimals": decimals}),
+        **rounding,
     }
 
 
@@ -451,25 +389,24 @@ def document_of(
     offset: float | None,
     version: str,
     created: str,
-    chosen: Chosen | None = None,
+    findings: Findings | None = None,
     receipt: Mapping[str, Any] | None = None,
     decimals: int | None = None,
 ) -> dict[str, Any]:
     """The certificate without the entries about its output, which follow when it is written."""
-    budget = plan.budget if chosen is None else chosen.plan.budget
     return {
         "format": FORMAT,
         "dphist": version,
         "created": created,
         "private": private,
-        "guarantee": guarantee_facts(plan, request, budget) if private else None,
+        "guarantee": guarantee_facts(plan, request) if private else None,
         "caveats": _caveats(plan, request),
         "request": dict(request),
         "plan": plan_facts(plan),
         "counts": counts_facts(plan, request, offset, decimals),
-        **({} if chosen is None else {"choice": chosen.to_dict()}),
+        **({} if findings is None else {"findings": findings.to_dict()}),
         **({} if receipt is None else {"booking": dict(receipt)}),
-        **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums else {}),
+        **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums and findings is None else {}),
     }
 
 
@@ -483,18 +420,36 @@ def plan_from(data: Any) -> Plan:
     """The plan in a certificate, which may be forged: from its exact numbers, and certified again."""
     try:
         budget = Budget(data["epsilon"], data["delta"])
-        contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
-        noise, lower = _noise_from(data), max(1, _whole(data.get("lower_threshold", 1)))
+        contract = Contract(data["max_nonzero"], data["max_items_per_user"])
+        noise, lower = _noise_from(data, contract), max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
-    if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
-        # Certifying any number of levels would take too long.
-        raise InvalidParameter("the certificate's plan spreads the items of a user as no release does")
     certificate = certificate_of(noise, contract, budget)
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
 
 
-def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
+def _noise_from(data: Mapping[str, Any], contract: Contract) -> AnyNoise:
+    if data["mechanism"] == "rounds":
+        return _rounds_from(data, contract)
+    return _noise_of_one_step(data)
+
+
+def _rounds_from(data: Mapping[str, Any], contract: Contract) -> RoundsNoise:
+    parts, limits, cuts = (
+        tuple(map(_whole, data[name])) for name in ("parts_of_rounds", "limits_steps", "cuts_steps")
+    )
+    alone, sums = data["alone"], tuple(map(_sum_from, data.get("sums", ())))
+    noise = None if alone is None else _noise_of_one_step(alone)
+    if len(sums) > _MOST_SUMS or not isinstance(noise, (LatticeNoise, LaplaceNoise, type(None))):
+        raise ValueError
+    return RoundsNoise(
+        _whole(data["lattice"]), _fraction(data["variance_steps"]), parts, limits, cuts,
+        _whole(data["part_of_sizes"]), _whole(data["part_of_measurement"]), contract.items,
+        _whole(data["growth"]), noise, _whole(data.get("shared", 0)), sums, contract.max_nonzero or 0,
+    )  # fmt: skip
+
+
+def _noise_of_one_step(data: Mapping[str, Any]) -> LatticeNoise | LaplaceNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.errors import InvalidParameter, package
-from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise
+from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import Nonzero, certify_again, nonzero_rule
 from dphist.releasing.noise import (
     LARGEST_EXACT,
@@ -75,9 +75,9 @@ def release_histogram(
     ['tea']
     """
     sound = certify_again(plan)
-    if sound.contract.spread is not None:
+    if isinstance(sound.noise, RoundsNoise):
         raise InvalidParameter(
-            "a plan with spread needs user events, as in dphist.release: plan with excess='drop'"
+            "a plan in rounds needs user events, as in dphist.release: plan with max_items_per_user"
         )
     if isinstance(sound.noise, PublicNoise):
         raise InvalidParameter("a plan for a public list of items is for dphist.release only")
@@ -280,8 +280,8 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     """
     if plan.sums:
         return "a plan with sums does not hold for a sketch, which only counts"
-    if plan.contract.spread is not None:
-        return "a plan with spread does not hold for a sketch, which counts whole items"
+    if isinstance(plan.noise, RoundsNoise):
+        return "a plan in rounds does not hold for a sketch, which cannot be counted again"
     if isinstance(plan.noise, PublicNoise):
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"
     if plan.contract.items < size:

@@ -5,8 +5,8 @@ Every mechanism is one formula on a lattice of whole steps. For a true count H,
     noisy = H + (Z + W + c)/lattice,    released iff H > 0 and H + (Z + W)/lattice > 1 + tau,
 
 with fresh noise Z for each count, one draw W shared by all counts (0 if the plan shares no noise) and the noisy
-offset c of a top-k step (0 without one). With spread, H is a sum of weights in whole steps. A public list of items
-has no threshold, and its zero counts are released too.
+offset c of a top-k step (0 without one). A public list of items has no threshold, and its zero counts are released
+too.
 
 `begin` draws the shared noise. The resulting `NoiseSession` adds noise to batches of counts and applies the
 threshold. `release_blocks` does so for a whole histogram in this process.
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.counting.task import Counted, Task
+from dphist.counting.task import Counted, RoundsTask, Task
 from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import count_decimals
-from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise, Plan, PublicNoise
+from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
 from dphist.releasing.aggregates import Columns
-from dphist.releasing.document import Chosen, Nonzero
+from dphist.releasing.document import Nonzero
 from dphist.releasing.result import (
     ARROW,
     Form,
@@ -195,12 +195,12 @@ class NoiseSession:
         """Noisy sums of the distances from the middle of each range, as values, at the positions `index`.
 
         `counts` are true numbers of users. `sums` are in steps from the lower end of each range; those of vectors
-        and of a plan with spread are relative to the middle already. Only released items need noise, because
+        are relative to the middle already. Only released items need noise, because
         whether an item is released depends on its count alone.
         """
         noisy_sums = []
         for noise, steps, source in zip(self.plan.summed, sums, draws, strict=True):
-            is_centred = noise.columns > 1 or self.plan.levels
+            is_centred = noise.columns > 1
             # The middle is `reach` steps above the lower end, so one user changes the centred sum by at most that.
             centred = steps[index] if is_centred else steps[index] - noise.reach * counts[index]
             noisy = centred + source.of(_gaussian(noise.variance), index)
@@ -230,18 +230,6 @@ def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
     if noise.variance_shared == 0:
         return 0
     return int(_gaussian(noise.variance_shared).draw(1, tap)[0])
-
-
-def noisy_sizes(choice: CapChoice, sizes: Sequence[int], tap: Tap) -> tuple[int, ...]:
-    """The number of users by number of items, with fresh noise on every bucket of `choice`, even empty ones.
-
-    `sizes` are true counts, and no error message contains them.
-    """
-    counts = check_counts(list(sizes), lattice=1)
-    if counts.size != choice.buckets:
-        raise InvalidParameter(f"expected {choice.buckets} buckets of users, not {counts.size}")
-    noise = DiscreteGaussian(choice.variance).draw(counts.size, tap)
-    return tuple((counts + noise).tolist())
 
 
 def rehearse(plan: Plan) -> None:
@@ -398,9 +386,8 @@ class Job:
     request: Request
     plan: Plan
     rule: Nonzero
-    task: Task
+    task: Task | RoundsTask
     tap: Tap
-    chosen: Chosen | None
     receipt: Mapping[str, Any] | None
 
     @property
@@ -409,7 +396,7 @@ class Job:
 
     @property
     def columns(self) -> Columns:
-        return Columns.of(self.request, None if self.chosen is None else self.chosen.correction)
+        return Columns.of(self.request)
 
     def begin(self, at_rank: int) -> NoiseSession:
         """Start the noise; `at_rank` is the true count at the task's rank, and secret."""
@@ -420,6 +407,6 @@ class Job:
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""
         return replace(
-            release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt,
+            release, request=self.request.to_dict(), receipt=self.receipt,
             decimals=0 if self.request.round else count_decimals(self.plan),
         )  # fmt: skip

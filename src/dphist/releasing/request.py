@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
-AUTO: Final = "auto"
+# The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
+MARGIN: Final = "margin"
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
-_PATHS: Final = {"input", "items"}
+_PATHS: Final = {"input", "items", "known"}
 _LITERAL: Final = {
     "user",
     "item",
@@ -107,16 +108,14 @@ class Request:
     epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
-    max_items_per_user: Annotated[int | Literal["auto"] | None, _limit("M|auto",
-        "Limit on the items of one user. auto chooses it privately, with a small share of the budget, and adds an "
-        "estimate of the number of users to each count. [auto]")] = None
-    excess: Annotated[Literal["drop", "spread"] | None, _limit("",
-        "Items of a user beyond M: drop keeps a random M; spread keeps up to 16 M, each with a smaller weight. "
-        "[drop; with auto: the better of the two]")] = None
+    max_items_per_user: Annotated[int | None, _limit("M",
+        "Limit on the items of one user: a random M of them count, with the same noise for all. [no limit: items "
+        "are found in rounds and then measured]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
-        "With auto: optimize for accurate counts, or for many items. [accuracy]")] = None
-    cap_share: Annotated[float | None, _advanced("SHARE",
-        "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
+        "Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]")] = None
+    known: Annotated[Any, _limit("FILE",
+        "Without a limit: items that are public already, such as last week's release. They are measured without "
+        "being found again.")] = None
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
@@ -164,8 +163,8 @@ class Request:
     count_name: Annotated[str, _columns("NAME", "Name of the count column. [count]")] = "count"
     standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
     interval: Annotated[float | None, _columns("LEVEL",
-        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
-        "limit.")] = None
+        "Add a confidence interval for each count (e.g. 0.95). With a limit on users it covers the noise, not the "
+        "items that the limit leaves out.")] = None
     round: Annotated[bool, _columns("",
         "Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]")] = False
 
@@ -225,21 +224,7 @@ class Request:
         bounds = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
         if len(bounds) > 1:
             raise InvalidParameter(f"give one of {' and '.join(map(flag, bounds))}, not both")
-        if not bounds and self.max_items_per_user is None:
-            object.__setattr__(self, "max_items_per_user", AUTO)
-        auto = self.max_items_per_user == AUTO
-        if self.excess is not None and (self.max_items_per_user is None or self.top is not None):
-            raise InvalidParameter("--excess needs --max-items-per-user; a release with --top counts every item")
-        if self.excess == "spread" and (self.lower_threshold > 1 or self.mechanism == "laplace"):
-            raise InvalidParameter("--excess spread cannot be used with --lower-threshold or Laplace noise")
-        if self.goal is not None and not auto:
-            raise InvalidParameter(f"--goal needs --max-items-per-user {AUTO}")
-        if auto and (self.top is not None or self.max_nonzero is not None):
-            raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
-        if self.cap_share is not None and (not auto or not 0.0 < self.cap_share <= 0.5):
-            raise InvalidParameter(
-                f"--cap-share is for --max-items-per-user {AUTO}, above 0 and at most 0.5, not {self.cap_share!r}"
-            )
+        self._check_rounds()
         if self.items is not None and self.lower_threshold != 1:
             raise InvalidParameter(
                 "--lower-threshold cannot be used with --items: all items of a list are released"
@@ -251,6 +236,22 @@ class Request:
             raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
         if isinstance(self.gamma, float) and not self.gamma.is_integer():
             raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
+
+    def _check_rounds(self) -> None:
+        """What a release in rounds cannot be combined with; `known` and `goal` are for it alone."""
+        for name in ("known", "goal"):
+            if getattr(self, name) is not None and (self.items is not None or not self.in_rounds):
+                given = next(
+                    one for one in ("items", "max_items_per_user", "top", "max_nonzero") if getattr(self, one)
+                )
+                raise InvalidParameter(f"{flag(name)} cannot be used with {flag(given)}")
+        if self.in_rounds:
+            fixed = {"lower_threshold": 1, "minimize": "threshold"}
+            wrong = [name for name, default in fixed.items() if getattr(self, name) != default]
+            wrong += ["mechanism"] if self.mechanism == "laplace" else []
+            if wrong:
+                value = f" {getattr(self, wrong[0])}" if wrong[0] != "lower_threshold" else ""
+                raise InvalidParameter(f"{flag(wrong[0])}{value} needs a limit: give --max-items-per-user too")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
@@ -316,12 +317,14 @@ class Request:
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
-        lists = self.items if isinstance(self.items, (tuple, list)) else [self.items]
-        schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
-        if any(schemes) and self.engine_name != "spark":
-            raise InvalidParameter(
-                f"--items cannot be read from {next(filter(None, schemes))}:// addresses: download the list first"
-            )
+        for name, listed in (("items", self.items), ("known", self.known)):
+            lists = listed if isinstance(listed, (tuple, list)) else [listed]
+            schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
+            if any(schemes) and self.engine_name != "spark":
+                raise InvalidParameter(
+                    f"{flag(name)} cannot be read from {next(filter(None, schemes))}:// addresses: download the "
+                    "list first"
+                )
         for name in ("master", "spark_conf"):
             if getattr(self, name) and self.engine_name != "spark":
                 raise InvalidParameter(f"{flag(name)} needs --engine spark")
@@ -331,6 +334,11 @@ class Request:
                 raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
 
     @property
+    def in_rounds(self) -> bool:
+        """Whether items are found in rounds and then measured, without a limit on the items of a user."""
+        return self.max_items_per_user is None and self.top is None and self.max_nonzero is None
+
+    @property
     def engine_name(self) -> str:
         return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
 
@@ -338,17 +346,6 @@ class Request:
     def spark_settings(self) -> tuple[tuple[str, str], ...]:
         pairs = (text.partition("=") for text in self.spark_conf)
         return tuple((name, value) for name, _, value in pairs)
-
-    @property
-    def excess_on_offer(self) -> Literal["drop", "spread"] | None:
-        """With a chosen limit: how to treat items beyond it, or None for the better way."""
-        return "drop" if self.lower_threshold > 1 else self.excess
-
-    @property
-    def cap(self) -> int | None:
-        """The limit on the items of a user; not for `auto`."""
-        assert self.max_items_per_user != AUTO
-        return self.max_items_per_user
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -389,10 +386,9 @@ class Request:
         """The columns of numbers in the output: counts and aggregates, with their errors and intervals."""
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
-        estimate = ["estimate"] if self.max_items_per_user == AUTO else []
-        names = (self.count_name, *estimate, *(aggregate.name for aggregate in self.aggregates))
-        sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind != "mean" and estimate]
-        return [*(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
+        margin = [MARGIN] if self.in_rounds else []
+        counts = [self.count_name, *margin, *(self.count_name + end for end in endings[1:])]
+        return [*counts, *(aggregate.name + end for aggregate in self.aggregates for end in endings)]
 
     def output_columns(self) -> list[str]:
         return [*(column.name for column in self.columns), *self.number_columns()]
@@ -405,11 +401,16 @@ class Request:
 
     def public_items(self) -> Events | None:
         """The public list of items. Its columns have the names of the output."""
-        if self.items is None:
-            return None
+        return None if self.items is None else self._list_of(self.items)
+
+    def known_items(self) -> Events | None:
+        """The items that are public already, with the names of the output."""
+        return None if self.known is None else self._list_of(self.known)
+
+    def _list_of(self, source: Any) -> Events:
         columns = tuple(Column(column.name, column.name) for column in self.columns)
         # A list has no users, and any of its columns can stand in for them.
-        return Events(self.items, columns[0].name, columns, null_items=self.null_items)
+        return Events(source, columns[0].name, columns, null_items=self.null_items)
 
     def to_dict(self, *, everything: bool = False, folders: bool = False) -> dict[str, Any]:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.

@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
-from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.document import NO_GUARANTEE, Chosen, document_of, guarantee, not_covered, now
-from dphist.releasing.request import origins
+from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
+from dphist.releasing.request import MARGIN, origins
 from dphist.releasing.summary import (
-    INTERVALS_OF_ESTIMATES,
     INTERVALS_OF_NOISE,
     NOT_PRIVATE,
     Summary,
@@ -291,11 +289,11 @@ class Release:
         plan: The certified plan.
         private: False if the noise was made from a seed.
         offset: Noisy count that a top-k step subtracted. The counts include it already.
-        added: Further columns by name: standard errors, intervals, estimates, sums and means.
+        added: Further columns by name: margins, standard errors, intervals, sums and means.
         request: What was requested, as the certificate records it.
         written: Where the release was written, if it was.
         sums: Noisy sums of the distances from the middle of each range, from which sums and means were computed.
-        chosen: How the limit on items per user was chosen, if it was.
+        findings: What was found and measured, of a release in rounds.
         receipt: The booking in the ledger, if there is one.
         created: Time of the release.
         total: Number of rows, if only the first of them are held here.
@@ -315,7 +313,7 @@ class Release:
     input_form: Form | None = None
     written: Any = None
     sums: tuple[NDArray[np.float64], ...] = ()
-    chosen: Chosen | None = None
+    findings: Findings | None = None
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
     total: int | None = None
@@ -329,13 +327,13 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in total, including the choice of a limit."""
-        return self.plan.budget if self.chosen is None else self.chosen.plan.budget
+        """What the release spends in total."""
+        return self.plan.budget
 
     @property
     def certificate(self) -> Certificate:
-        """The certificate of the plan, or of the choice of a limit and the release together."""
-        return self.plan.certificate if self.chosen is None else self.chosen.plan.certificate
+        """The certificate of the plan."""
+        return self.plan.certificate
 
     @property
     def items(self) -> Any:
@@ -392,7 +390,7 @@ class Release:
     @property
     def guarantee(self) -> str:
         """The privacy guarantee as a sentence."""
-        return guarantee(self.plan, self.request, self.budget) if self.private else NO_GUARANTEE
+        return guarantee(self.plan, self.request) if self.private else NO_GUARANTEE
 
     @property
     def not_covered(self) -> list[str]:
@@ -409,7 +407,8 @@ class Release:
 
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
-            created=self.created, chosen=self.chosen, receipt=self.receipt, decimals=self.decimals,
+            created=self.created, findings=self.findings, receipt=self.receipt,
+            decimals=self.decimals,
         )  # fmt: skip
 
     def write(
@@ -470,10 +469,9 @@ class Release:
         # A count of a sketch may exceed the number of users by up to the offset.
         spare = (self.offset or 0.0) if "sketch" in self.request else 0.0
         return summarize(
-            self.plan, self.request, self.budget, items=len(self),
+            self.plan, self.request, items=len(self),
             largest=float(self.counts.max()) - spare if self.counts.size else None,
-            correction=None if self.chosen is None else self.chosen.correction,
-            rough=self.chosen is not None and self.chosen.rough, private=self.private,
+            private=self.private, findings=self.findings, margins=self.added.get(MARGIN),
         )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
@@ -490,11 +488,8 @@ class Release:
         texts = [self._texts(column, where) for column in self.columns]
         shown = {self.names.count: self.counts, **self.added}
         digits = column_digits(self.plan, self.request, self.counts, shown)
-        # Estimates come first: they answer "how many users".
-        first = [name for name in self.added if name in ESTIMATES and self.chosen is not None]
-        order = [*first, *(name for name in shown if name not in first)]
-        numbers = [[f"{n:z,.{digits[name]}f}" for n in shown[name][where]] for name in order]
-        return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]
+        numbers = [[f"{n:z,.{digits[name]}f}" for n in column[where]] for name, column in shown.items()]
+        return [(*self.names.items, *shown), *zip(*texts, *numbers, strict=True)]
 
     def table_text(self) -> str:
         """The first rows as a text table, and how many more there are."""
@@ -511,7 +506,7 @@ class Release:
         """What the intervals do not cover."""
         if self.request.get("interval") is None or not self.summary.limit_leaves_out:
             return ""
-        return INTERVALS_OF_ESTIMATES if self.chosen is not None else INTERVALS_OF_NOISE
+        return INTERVALS_OF_NOISE
 
     def __repr__(self) -> str:
         return "\n".join(self.summary.lines(self.table_text()))

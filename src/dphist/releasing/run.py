@@ -5,7 +5,8 @@
 3. Plan       noise and threshold, with a certificate.
 4. Book       the budget in the ledger, before any noise is drawn.
 5. Count      users per item, each user limited, in the engine (`counting/`).
-6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`).
+6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`). Without a limit on users, steps 5
+              and 6 alternate (`releasing/rounds.py`).
 7. Write      result and certificate, both or neither (`outputs/`).
 8. Settle     record in the ledger where the release is, and return it.
 """
@@ -17,12 +18,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import Signature, signature
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Task, Value, is_frame
+from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
@@ -34,12 +34,11 @@ from dphist.outputs.write import (
     refuse_own_input,
     write_release,
 )
-from dphist.privacy.types import Noise, Plan, caps_up_to
-from dphist.releasing.request import AUTO, STREAM, Request, origins
+from dphist.privacy.types import Budget, Plan
+from dphist.releasing.request import STREAM, Request, origins
 
 # Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.noise import Job
     from dphist.releasing.result import Release
     from dphist.releasing.spending import Attempt
@@ -75,8 +74,8 @@ def _takes_options_of(
 def release(input: Any, **options: Any) -> Release:  # noqa: D417
     """Count users per item in user events, with differential privacy.
 
-    Without `max_items_per_user`, `top`, `max_nonzero` or `items`, the limit on items per user is chosen privately,
-    and each count gets an estimate of the number of users. With `output`, the result and its certificate are also
+    Without `max_items_per_user`, `top` or `max_nonzero`, items are found in rounds and then measured: each count
+    is an estimate of the number of users, with its margin. With `output`, the result and its certificate are also
     written. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
 
     >>> import dphist, pandas
@@ -98,11 +97,11 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
             condition.
         input_format: parquet, csv, jsonl or arrow, if the format does not follow from the file names.
         null_items: Count a missing item as an item of its own.
-        max_items_per_user: Limit on the items of one user. auto chooses it privately, with a small share of the
-            budget, and adds an estimate of the number of users to each count. [auto]
-        excess: Items of a user beyond M: drop keeps a random M; spread keeps up to 16 M, each with a smaller
-            weight. [drop; with auto: the better of the two]
-        goal: With auto: optimize for accurate counts, or for many items. [accuracy]
+        max_items_per_user: Limit on the items of one user: a random M of them count, with the same noise for all.
+            [no limit: items are found in rounds and then measured]
+        goal: Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]
+        known: Without a limit: items that are public already, such as last week's release. They are measured
+            without being found again.
         top: Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.
         items: Public list of items. Exactly these items are counted and released.
         sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
@@ -122,8 +121,8 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         force: Replace an existing release.
         count_name: Name of the count column. [count]
         standard_error: Add a column with the standard error.
-        interval: Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user
-            limit.
+        interval: Add a confidence interval for each count (e.g. 0.95). With a limit on users it covers the noise,
+            not the items that the limit leaves out.
         round: Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
@@ -137,7 +136,6 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         threads: Threads used for counting.
         temp_folder: Folder for data that exceeds the memory limit.
         input_name: Name of the input in certificate and report, instead of its path.
-        cap_share: With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]
         offset: With top: how the subtracted count is released. independent is the paper's rule.
         max_nonzero: Public bound on the number of items. On its own it is enforced: with more items, the count of
             rank K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it:
@@ -179,9 +177,13 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned)  # 4. Book
-            job = _prepare_job(request, planned, engine, events, attempt.receipt)
-            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
-                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
+            if request.in_rounds:  # 5. and 6. for each round
+                result = attempt.release = _in_rounds(request, planned, engine, events, attempt)
+            else:
+                job = _prepare_job(request, planned, engine, events, attempt.receipt)
+                assert isinstance(job.task, Task)
+                with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
+                    result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
         result = _write(request, result, target, attempt)  # 7. Write
         attempt.settle(result.written)  # 8. Settle
     return result
@@ -192,11 +194,12 @@ def run(request: Request, placed: Placed | None = None) -> Release:
 
 def _check_files(request: Request) -> list[str]:
     """The local input files. Raises `InputError` if there are none."""
-    if request.items is not None and have_common_source(request.input, request.items):
-        raise InvalidParameter(
-            "--items is the input itself: a list made from private data is not public, and releasing all of it "
-            "reveals every item. Leave --items out to count items that are not known in advance"
-        )
+    for name, listed in (("--items", request.items), ("--known", request.known)):
+        if listed is not None and have_common_source(request.input, listed):
+            raise InvalidParameter(
+                f"{name} is the input itself: a list made from private data is not public, and releasing all of "
+                f"it reveals every item. Leave {name} out to count items that are not known in advance"
+            )
     if request.engine_name != "duckdb":
         return []
     return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
@@ -226,10 +229,15 @@ def _check_target(request: Request) -> Target | None:
                 "counts.parquet, or use --engine spark"
             )
         refuse_own_input(
-            target, request.input, request.items, table=request.table, query=request.query, key=request.sign
+            target, request.input, _lists(request), table=request.table, query=request.query, key=request.sign
         )
     check_ledger(request, target)
     return target
+
+
+def _lists(request: Request) -> Any:
+    """The files of public items that are read beside the input."""
+    return request.items if request.known is None else request.known
 
 
 @contextmanager
@@ -251,15 +259,11 @@ def _spool_input(request: Request) -> Iterator[Events]:
 def _check_columns(request: Request, engine: Engine, events: Events, files: Sequence[str]) -> None:
     """Raise `InputError` for unreadable input or missing columns, if checking is quick or a later error costly."""
     has_sql = request.where or request.query or any(column.name != column.source for column in request.columns)
-    auto = request.max_items_per_user == AUTO
-    if not (has_sql or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
+    if not (has_sql or request.in_rounds or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
     values = tuple(Value(column, low, high) for columns, low, high in request.sums for column in columns)
-    task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
-    if auto:
-        from dphist.counting.duckdb import check_sizes_task
-
-        check_sizes_task(task, caps_up_to(None))
+    listed = request.public_items() or request.known_items()
+    task = Task(events, Choice(bytes(32)), public_items=listed, values=values)
     engine.check(task)
 
 
@@ -272,47 +276,49 @@ def engine_for(request: Request) -> Engine:
 # 3. Plan.
 
 
-def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
-    """The certified plan of a request, or with `auto` the plans of all limits it may choose from.
-
-    The only data read is the length of a public list of items.
-    """
-    from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import plan_choice_for
+def plan_request(request: Request, engine: Engine) -> Plan:
+    """The certified plan of a request. The only data read is the length of a public list of items."""
     from dphist.releasing.noise import rehearse
 
     public = request.public_items()
     size = None if public is None else max(1, engine.size(public))
-    planned = plan_choice_for(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
-    for plan in _outermost(planned.plans) if isinstance(planned, ChoicePlan) else (planned,):
-        rehearse(plan)
-        if plan.sums:
-            _check_sums(plan, request)
-    return planned
+    if request.in_rounds:
+        return _plan_rounds(request, size)
+    plan = _plan(request, size)
+    rehearse(plan)
+    if plan.sums:
+        _check_sums(plan, request)
+    return plan
 
 
-def _outermost(plans: Sequence[Plan]) -> list[Plan]:
-    """The plans with the least and the most noise of each kind: if their noise can be drawn, all can."""
+def _plan_rounds(request: Request, public_items: int | None) -> Plan:
+    from dphist.planning.rounds import plan_rounds
+    from dphist.releasing.document import certify_again
+    from dphist.releasing.rounds import rehearse_rounds
+    from dphist.releasing.spending import account_of, composes_gaussian
 
-    def kind(plan: Plan) -> tuple[str, bool]:
-        return plan.mechanism, plan.contract.spread is not None
-
-    def noise_in_steps(plan: Plan) -> float:
-        return plan.sigma * (1 if isinstance(plan.noise, Noise) else plan.noise.lattice)
-
-    groups = [list(group) for _, group in groupby(sorted(plans, key=kind), key=kind)]
-    return [outermost(group, key=noise_in_steps) for group in groups for outermost in (min, max)]
+    account = account_of(request)
+    gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
+    plan = plan_rounds(
+        Budget(request.epsilon, request.delta), goal=request.goal or "accuracy", public_items=public_items,
+        gaussian=gaussian,
+        sums=request.bounds, weights=request.weights or None,
+    )  # fmt: skip
+    rehearse_rounds(plan)
+    if plan.sums:
+        _check_sums(plan, request)
+    return certify_again(plan)
 
 
 def _plan(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.document import certify_again, with_lower_threshold
 
-    cap, most = request.cap, public_items or request.max_nonzero
+    cap, most = request.max_items_per_user, public_items or request.max_nonzero
     plan = make_plan(
         epsilon=request.epsilon, delta=request.delta, top=request.top, offset=request.offset,
         max_nonzero=request.max_nonzero, gamma=request.gamma, public_items=public_items,
-        max_items_per_user=cap if cap is None or most is None else min(cap, most), excess=request.excess or "drop",
+        max_items_per_user=cap if cap is None or most is None else min(cap, most),
         sums=request.bounds, weights=request.weights or None,
         mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip
@@ -335,46 +341,66 @@ def _check_sums(plan: Plan, request: Request) -> None:
 
 
 def _prepare_job(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
+    request: Request, plan: Plan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
-    """Choose the limit on items per user if it is `auto`, and define what to count."""
+    """Define what to count."""
     from dphist.planning.planner import top_k_keeps
-    from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, with_lower_threshold
-    from dphist.releasing.noise import Job, noisy_sizes
-    from dphist.sampling.tap import SecureTap, SeededTap
+    from dphist.releasing.document import Nonzero, nonzero_rule
+    from dphist.releasing.noise import Job
 
-    tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
-    chosen = None
-    if isinstance(planned, Plan):
-        plan, cap = planned, request.cap
-    else:
-        task = Task(events, Choice(bytes(32)), public_items=request.public_items())
-        sizes = engine.sizes(task, planned.choice.caps, _watch(request, "choosing"))
-        chosen = Chosen.by(planned, noisy_sizes(planned.choice, sizes, tap))
-        plan, cap = with_lower_threshold(certify_again(chosen.release), request.to_dict()), chosen.cap
+    tap, cap = _tap(request), request.max_items_per_user
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
     ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
         cap = None  # no limit on items per user is needed, and one would only drop events
-    task = replace(
-        task_of(plan, events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.summed),
-        lower_threshold=request.lower_threshold, public_items=request.public_items(),
-        rank=int(plan.contract.nonzero) + 1 if ranked else None, ordered=not tap.private,
+    task = Task(
+        events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.lower_threshold,
+        request.public_items(), int(plan.contract.nonzero) + 1 if ranked else None, not tap.private,
+        values_of(plan, request.summed),
     )  # fmt: skip
-    return Job(request, plan, rule, task, tap, chosen, receipt)
+    return Job(request, plan, rule, task, tap, receipt)
 
 
-def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
-    """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
-    weights = tuple((level.items, level.weight) for level in plan.levels)
+def _tap(request: Request) -> Tap:
+    from dphist.sampling.tap import SecureTap, SeededTap
+
+    return SecureTap() if request.seed is None else SeededTap(request.seed)
+
+
+def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> RoundsTask:
+    """What to count in rounds."""
+    from dphist.releasing.rounds import rounds_noise
+
+    noise = rounds_noise(plan)
+    return RoundsTask(
+        events, Choice(tap.words(4).tobytes(), portable=not tap.private), noise.most_items, noise.lattice,
+        noise.growth, alone=noise.alone is not None, known=request.public_items() or request.known_items(),
+        listed=request.items is not None, values=values_of(plan, request.summed), ordered=not tap.private,
+    )  # fmt: skip
+
+
+def _in_rounds(request: Request, plan: Plan, engine: Engine, events: Events, attempt: Attempt) -> Release:
+    """Count and add noise in rounds."""
+    from dphist.releasing.document import Nonzero
+    from dphist.releasing.noise import Job
+    from dphist.releasing.rounds import release_rounds
+
+    tap = _tap(request)
+    task = rounds_task(plan, request, events, tap)
+    job = Job(request, plan, Nonzero.NOT_NEEDED, task, tap, attempt.receipt)
+    with engine.rounds(task, _watch(request, "counting")) as counted:
+        return release_rounds(job, counted, _watch(request, "adding noise"))
+
+
+def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:
+    """The columns to sum, in the steps of the plan's noise."""
     noises = [(number, noise) for number, noise in enumerate(plan.sums) for _ in range(noise.columns)]
-    values = tuple(
+    return tuple(
         Value(column, noise.low, noise.high, noise.reach, number if noise.columns > 1 else None)
         for column, (number, noise) in zip(summed, noises, strict=True)
     )
-    return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
 
 
 # 6. Noise.

@@ -19,7 +19,6 @@ the earlier draws, which are independent of it, might as well not have been made
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -30,10 +29,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
-from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
+from dphist.ledger.accounts import (
+    AUTO,
+    BY_FIRST,
+    HALF,
+    LOSSES,
+    FilterComposer,
+    Spend,
+    composer_for,
+    round_down,
+)
 from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, Written, target_of
+from dphist.privacy.numerics import fraction_up
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
@@ -41,86 +50,107 @@ from dphist.releasing.request import Request, check_booking
 if TYPE_CHECKING:
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
-    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
 
-def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """The cost of a release in an accounting. A limit chosen privately has no pld profile: its budget counts."""
+def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
+    """The cost of a release in an accounting."""
     from dphist.accounting import profile_of_plan
 
     profile: dict[str, Any] | None = None
-    if accounting == "zcdp":
+    if accounting == "gdp":
+        profile = _gdp_cost(planned)
+    elif accounting == "zcdp":
         profile = _zcdp_cost(planned)
-    elif accounting == "pld" and isinstance(planned, Plan):
+    elif accounting == "pld":
         # Twice as fast as the finest profile, and epsilon of ten releases is only 0.1 % larger.
         profile = profile_of_plan(planned, excess=5e-3).to_dict()
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
-def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
-    """rho and delta of a release. A limit chosen privately adds the rho of the noisy numbers of users, 1/(2 V).
+def composes_gaussian(account: Account) -> bool:
+    """Whether an account composes Gaussian noise: Laplace noise would cost many times as much there.
 
-    The release that follows may depend on these numbers, so the worst plan on offer counts.
+    Decided by the accounting that it was made with, so that a plan does not depend on what was booked.
     """
+    return account.by_first or account.accounting != "sum"
+
+
+def account_of(request: Request) -> Account | None:
+    """The account of a request that names a ledger."""
+    if request.ledger is None or request.dataset is None:
+        return None
+    return Ledger.open(request.ledger).account(request.dataset)
+
+
+def _gdp_cost(plan: Plan) -> dict[str, float]:
+    """The squared move and the delta of events of a release."""
+    from dphist.accounting.gaussian import gaussian_of_plan
+
+    cost = gaussian_of_plan(plan)
+    return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
+
+
+def _zcdp_cost(plan: Plan) -> dict[str, float]:
+    """rho and delta of a release."""
     from dphist.accounting import zcdp_of_plan
 
-    costs = [zcdp_of_plan(plan) for plan in ([planned] if isinstance(planned, Plan) else planned.plans)]
-    rho, delta = max(cost.rho for cost in costs), max(cost.delta for cost in costs)
-    if not isinstance(planned, Plan):
-        sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
-        rho = math.nextafter(sizes + rho, math.inf)
-    return {"rho": rho, "delta": delta}
+    cost = zcdp_of_plan(plan)
+    return {"rho": cost.rho, "delta": cost.delta}
 
 
-# Shares of delta for the deltas of releases: more of them fit, and rho shrinks only by the logarithm of the rest.
-SHARES: Final = (HALF, 0.75, 0.9)
+# Shares of delta for the deltas of releases: more of them fit, and the limit of the loss shrinks only by the
+# logarithm of the rest.
+SHARES: Final = (HALF, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def price_of(
-    planned: Plan | ChoicePlan, account: Account, document: dict[str, Any] | None = None
-) -> tuple[Spend, Composer]:
+def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = None) -> tuple[Spend, Composer]:
     """The cost of a release in the accounting of a dataset, and how costs add up.
 
-    With the accounting auto, the first booking decides between zcdp, with one of the shares of delta, and sum: the
-    one by which more releases like it fit, zcdp if both are equal. Nothing was drawn yet, so the limits do not
-    depend on a result. See docs/theory/accounting.md.
+    With the accounting auto, the first booking decides between gdp and zcdp, with one of the shares of delta, and
+    sum: the one by which most releases like it fit. If several fit the same number it is not sum, and of gdp and
+    zcdp the one that leaves more room for the loss. Nothing was drawn yet, so the limits do not depend on a
+    result. See docs/theory/accounting.md.
     """
     if account.accounting != AUTO:
         spend = spend_of(planned, account.accounting, document)
         return spend, composer_for(account.accounting, account.total, account.share)
-    added, composed = (spend_of(planned, accounting, document) for accounting in ("sum", "zcdp"))
-    rho, delta = (float(number) for number in zcdp_of(composed))
 
-    def releases(share: float) -> float:
-        rho_limit, delta_limit = limits_of(account.total, share)
-        return min(rho_limit / rho if rho else math.inf, delta_limit / delta if delta else math.inf)
+    def priced(accounting: str) -> tuple[int, float, Spend, Composer]:
+        """How many such releases fit, how many times the loss does, the cost, and how costs add up."""
+        spend = spend_of(planned, accounting, document)
+        if accounting not in LOSSES:
+            composer = composer_for(accounting, account.total)
+            return account.more_that_fit(spend, composer), 0.0, spend, composer
+        filters = [FilterComposer(accounting, account.total, share) for share in SHARES]
+        best = max(filters, key=lambda one: one.copies(spend)[0])
+        fit = account.more_that_fit(spend, best)
+        return fit, best.copies(spend)[1] if fit else -1.0, spend, best
 
-    zcdp = composer_for("zcdp", account.total, max(SHARES, key=releases))
-    plain = composer_for("sum", account.total)
-    fit = account.more_that_fit(composed, zcdp)
-    if not fit or account.more_that_fit(added, plain) > fit:
-        return added, plain
-    return composed, zcdp
+    _, _, spend, composer = max(map(priced, BY_FIRST), key=lambda found: found[:2])
+    return spend, composer
 
 
 WEEKS: Final = 52
+_SHARE_OF_WEEKS: Final = 0.9
 
 
 def weekly_budget(account: Account) -> Budget | None:
-    """About the largest budget for each of 52 equal releases with a limit of 20 items; None if there is none."""
+    """About the largest budget for each of 52 equal releases without a limit; None if there is none."""
     from dphist.planning.planner import plan as make_plan
 
     total = account.total
     if account.accounting == "sum":
         return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
-    share = account.share if account.accounting == "zcdp" else SHARES[-1]
+    accounting, share = account.accounting, account.share
+    if accounting == AUTO:
+        accounting, share = "gdp", _SHARE_OF_WEEKS
     delta = round_down(total.delta * share / WEEKS)
 
     def spend_at(epsilon: float, composer: Composer) -> Spend:
-        return spend_of(make_plan(epsilon=epsilon, delta=delta, max_items_per_user=20), composer.accounting)
+        return spend_of(make_plan(epsilon=epsilon, delta=delta, mechanism="gaussian"), composer.accounting)
 
-    composer = composer_for("zcdp", total, share)
+    composer = composer_for(accounting, total, share)
     first = spend_at(round_down(total.epsilon / 8), composer)
     epsilon = account.largest_epsilon_like(first, composer, spend_at, times=WEEKS)
     return Budget(epsilon, delta) if epsilon else None
@@ -140,9 +170,10 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
 
 
 _DECIDED: Final = {
+    "gdp": "As the first release it fixes the accounting of the dataset: gdp.",
     "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
     "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
-    "which more releases like it fit than by zcdp.",
+    "which more releases like it fit than by gdp or zcdp.",
 }
 
 
@@ -191,7 +222,7 @@ class Attempt:
     drawn: str | None = None
     noted: bool = True
 
-    def book(self, planned: Plan | ChoicePlan) -> None:
+    def book(self, planned: Plan) -> None:
         """Book the release durably, or raise an error that states the remaining budget."""
         if self.request.ledger is None:
             return
@@ -200,8 +231,7 @@ class Attempt:
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
         recorded = self.request.to_dict()
-        plan = planned if isinstance(planned, Plan) else planned.plans[0]
-        promised = guarantee_facts(plan, recorded, planned.budget)
+        promised = guarantee_facts(planned, recorded)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promised}
         if self.earlier is not None:
             _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
@@ -318,9 +348,7 @@ def booked_attempt(
             raise
 
 
-def _check_same_spend(
-    booking: Booking, planned: Plan | ChoicePlan, account: Account, document: dict[str, Any]
-) -> None:
+def _check_same_spend(booking: Booking, planned: Plan, account: Account, document: dict[str, Any]) -> None:
     """Raise unless the plan is the one that was booked: another version of dphist may plan differently."""
     now, then = price_of(planned, account, document)[0].through_json(), booking.spend
     same = (now.epsilon, now.delta, now.profile) == (then.epsilon, then.delta, then.profile)
@@ -549,21 +577,15 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
-    from dphist.planning.auto_cap import ChoicePlan
-    from dphist.releasing.document import Chosen, plan_from, recorded_decimals
+    from dphist.releasing.document import findings_from, plan_from, recorded_decimals
     from dphist.releasing.result import Names, Release
-    from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
 
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
-    plan, chosen = plan_from(document["plan"]), None
-    if "choice" in document:
-        # Planned again, because the file may be forged.
-        planned = plan_request(request, engine_for(request))
-        assert isinstance(planned, ChoicePlan)
-        chosen = Chosen.by(planned, tuple(document["choice"]["noisy_users"]))
+    # Certified again, because the file may be forged.
+    plan = plan_from(document["plan"])
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
@@ -574,6 +596,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
-        request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
+        request=document["request"], written=written,
+        findings=findings_from(document) if "findings" in document else None, receipt=document["booking"],
         created=document["created"], decimals=recorded_decimals(document),
     )  # fmt: skip

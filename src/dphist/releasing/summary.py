@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.planning.utility import (
-    ESTIMATES,
-    Correction,
     Verdict,
     count_decimals,
     count_noise,
@@ -26,18 +24,11 @@ from dphist.planning.utility import (
 )
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
-from dphist.releasing.document import caveats, conditions, is_difference
+from dphist.releasing.document import Findings, caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
     "Intervals cover noise, not what the user limit leaves out: true numbers of users may be higher."
-)
-INTERVALS_OF_ESTIMATES: Final = (
-    "Intervals of estimates include what the user limit leaves out, as estimated; those of counts do not."
-)
-ROUGH_ESTIMATES: Final = (
-    "Estimates are rough: at this ε the numbers of active users are mostly noise, so what the limit leaves out "
-    "was guessed from typical data. Estimates may be off by more than their intervals; counts are not affected."
 )
 LEVEL: Final = 0.95
 _MOST_WARNINGS: Final = 3
@@ -46,8 +37,8 @@ _FEW: Final = 5
 # Conditions and caveats that change how to read the numbers, the most important first.
 _CONDITIONS: Final = ("one-update-per-user", "query", "max-nonzero", "counts-per-user")
 _CAVEATS: Final = (
-    "differences", "reduced", "perhaps-reduced", "user-limit", "spread", "estimate", "sketch",
-    "sketch-with-offset", "clamped-sums", "shared-noise",
+    "differences", "reduced", "perhaps-reduced", "user-limit", "sketch", "sketch-with-offset", "clamped-sums",
+    "shared-noise",
 )  # fmt: skip
 
 
@@ -60,7 +51,6 @@ class Summary:
     hidden_words: str
     limit_words: str
     limit_leaves_out: bool
-    left_out: float | None
     budget: Budget
     verdict: Verdict
     private: bool
@@ -95,7 +85,6 @@ class Summary:
             "headline": self.headline,
             "margin": self.margin,
             "hidden_below": self.hidden_below,
-            "left_out": self.left_out,
             "verdict": self.verdict.level if self.private else "not private",
             "rows": [{"label": label, "text": text} for label, text in self.rows()],
             "why_few": self.why_few or None,
@@ -106,44 +95,102 @@ class Summary:
 def summarize(
     plan: Plan,
     request: Mapping[str, Any],
-    budget: Budget,
     *,
     items: int,
     largest: float | None,
-    correction: Correction | None = None,
-    rough: bool = False,
     private: bool = True,
+    findings: Findings | None = None,
+    margins: NDArray[Any] | None = None,
 ) -> Summary:
     """The summary of a release with this many `items` and this `largest` count.
 
-    A limit that was chosen privately has a `correction`, which is not shown if it is `rough`.
+    A release in rounds has `findings`, and a margin for each count.
     """
-    verdict = verdict_of(budget, None if is_difference(plan, request) else largest)
-    chosen, correction = correction is not None, None if rough else correction
-    hidden = _hidden_below(plan, request, correction)
-    codes = [code for code in _CAVEATS if code not in (("user-limit", "spread") if chosen else ())]
+    if findings is not None:
+        return _of_rounds(plan, request, findings, margins, items=items, largest=largest, private=private)
+    verdict = verdict_of(plan.budget, None if is_difference(plan, request) else largest)
+    hidden = _hidden_below(plan, request)
     warnings = [
         *(verdict.warnings if private else ()),
         *conditions(plan, request, _CONDITIONS),
-        *([ROUGH_ESTIMATES] if rough else []),
-        *caveats(plan, request, [code for code in codes if code != "estimate" or not rough]),
+        *caveats(plan, request, _CAVEATS),
     ]
     return Summary(
         headline=_headline(plan, request, items),
         margin=half_width(plan, LEVEL),
-        margin_words=_margin_words(plan, request, largest, correction),
+        margin_words=_margin_words(plan, request),
         hidden_below=hidden,
-        hidden_words=_hidden_words(plan, request, hidden, correction),
-        limit_words=_limit_words(plan, request, largest, correction, chosen=chosen),
+        hidden_words=_hidden_words(plan, request, hidden),
+        limit_words=_limit_words(plan, request),
         limit_leaves_out=_drops(plan, request),
-        left_out=None if correction is None else 1.0 - 1.0 / correction.factor,
-        budget=budget,
+        budget=plan.budget,
         verdict=verdict,
         private=private,
         why_few=_why_few(plan, request, items, hidden),
         warnings=tuple(warnings[:_MOST_WARNINGS]),
         query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
+
+
+def _of_rounds(
+    plan: Plan,
+    request: Mapping[str, Any],
+    findings: Findings,
+    margins: NDArray[Any] | None,
+    *,
+    items: int,
+    largest: float | None,
+    private: bool,
+) -> Summary:
+    verdict, public = verdict_of(plan.budget, largest), "items" in request
+    most = int(plan.contract.items)
+    margin = 0.0 if margins is None or not margins.size else float(np.median(margins))
+    hidden = None if public else findings.needed
+    words = (
+        f"items with fewer than about {hidden:,} users"
+        if hidden is not None
+        else ("nothing: every item of the list is released")
+    )
+    reason = [] if findings.reason is None else [f"{findings.reason[:1].upper()}{findings.reason[1:]}."]
+    why_few = ""
+    if hidden is not None and items <= _FEW:
+        how_many = f"Only {count_items(items)} passed" if items else "No item passed"
+        tries = ["data of more users", "coarser items (such as categories, or days instead of seconds)"]
+        tries += ["a larger ε or the goal keys" if request.get("goal") != "keys" else "a larger ε"]
+        why_few = (
+            f"{how_many} the threshold. An item needs about {hidden:,} users to be released. To get more: "
+            f"{tries[0]}, {tries[1]}, {tries[2]}."
+        )
+    warnings = [
+        *(verdict.warnings if private else ()),
+        *conditions(plan, request, _CONDITIONS),
+        *reason,
+        *caveats(plan, request, ["clamped-sums", "shared-noise"]),
+    ]
+    return Summary(
+        headline=f"{count_items(items)} released{', all of a public list' if public else ''}",
+        margin=margin,
+        margin_words=_margins_in_words(margins),
+        hidden_below=hidden,
+        hidden_words=words,
+        limit_words=f"none up to {count_items(most)}; of users with more, a random {most:,} count",
+        limit_leaves_out=False,
+        budget=plan.budget,
+        verdict=verdict,
+        private=private,
+        why_few=why_few,
+        warnings=tuple(warnings[:_MOST_WARNINGS]),
+        query_condition=next(iter(conditions(plan, request, ["query"])), None),
+    )
+
+
+def _margins_in_words(margins: NDArray[Any] | None) -> str:
+    """From the usual margin to the largest, which is that of the most popular items."""
+    if margins is None or not margins.size:
+        return "in the column margin (95 %)"
+    usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
+    upper = f"±{figure(most)} at most, " if most > usual else ""
+    return f"±{figure(usual)} for half of the counts (95 %); {upper}see the column margin"
 
 
 def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
@@ -155,19 +202,9 @@ def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
     return f"{count_items(items)} released"
 
 
-def _margin_words(
-    plan: Plan, request: Mapping[str, Any], largest: float | None, correction: Correction | None
-) -> str:
+def _margin_words(plan: Plan, request: Mapping[str, Any]) -> str:
     """The 95 % margin of every kind of number that is published."""
-    width = half_width(plan, LEVEL)
-    parts = [f"±{figure(_two_digits(width))} per count"]
-    if correction is not None and largest is not None:
-        least = 0.0 if math.isinf(plan.threshold) else plan.threshold
-        counts = np.array([min(least, largest), largest])
-        errors = 1.96 * np.abs(counts) * correction.errors_at(counts)
-        margins = np.hypot(width * correction.factors_at(counts), errors)
-        few, many = (_two_digits(float(margin)) for margin in margins)
-        parts.append(f"±{figure(few)}{f' to ±{figure(many)}' if many > few else ''} per estimate")
+    parts = [f"±{figure(_two_digits(half_width(plan, LEVEL)))} per count"]
     parts += dict.fromkeys(
         f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {aggregate.label}"
         for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
@@ -188,17 +225,14 @@ def _two_digits(number: float) -> float:
     return float(f"{math.ceil(number / step - 1e-9) * step:.2g}")
 
 
-def _hidden_below(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> int | None:
+def _hidden_below(plan: Plan, request: Mapping[str, Any]) -> int | None:
     """The smallest number of users for which an item is released with probability 1/2."""
     if isinstance(plan.noise, PublicNoise):
         return None
-    count = count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
-    return count if correction is None else math.ceil(count * correction.factor)
+    return count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
 
 
-def _hidden_words(
-    plan: Plan, request: Mapping[str, Any], hidden: int | None, correction: Correction | None
-) -> str:
+def _hidden_words(plan: Plan, request: Mapping[str, Any], hidden: int | None) -> str:
     if hidden is None:
         return "nothing: every item of the list is released"
     if plan.releases_offset or is_difference(plan, request):
@@ -207,9 +241,8 @@ def _hidden_words(
         )
     if "sketch" in request:
         return f"items with fewer than {hidden:,} in the sketch"
-    about = "about " if correction is not None else ""
-    counted = "users" if correction is not None or not _drops(plan, request) else "counted users"
-    return f"items with fewer than {about}{hidden:,} {counted}"
+    counted = "counted users" if _drops(plan, request) else "users"
+    return f"items with fewer than {hidden:,} {counted}"
 
 
 def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
@@ -220,27 +253,16 @@ def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
     return "max-items-per-user" in request and not top_k and not whole_list
 
 
-def _limit_words(
-    plan: Plan, request: Mapping[str, Any], largest: float | None, correction: Correction | None, *, chosen: bool
-) -> str:
-    limit, most = plan.contract.items, plan.contract.spread
+def _limit_words(plan: Plan, request: Mapping[str, Any]) -> str:
+    limit = plan.contract.items
     if not request:
         return f"{count_items(limit)} per user, as declared by the caller"
     if not _drops(plan, request):
         return "none: every item of every user counts"
-    words = f"{count_items(limit)} per user"
-    if most is not None:
-        words += f" in full; users with more count for up to {most:,} items, with smaller weights"
-    elif not chosen:
-        words += f"; users with more contribute a random {limit:,} of them"
-    if not chosen:
-        return f"{words} (how much that leaves out is not measured)"
-    if correction is None:
-        return f"{words}; chosen privately; what it leaves out is not known"
-    factors = correction.factors_at([largest or 0.0, 0.0])
-    few, many = (round(100.0 * (1.0 - 1.0 / float(factor))) for factor in factors)
-    share = f"{few}" if few == many else f"{few} to {many}"
-    return f"{words}; chosen privately; lowers counts by about {share} %, corrected in the estimates"
+    return (
+        f"{count_items(limit)} per user; users with more contribute a random {limit:,} of them (how much that "
+        "leaves out is not measured)"
+    )
 
 
 def _may_reduce(plan: Plan, request: Mapping[str, Any]) -> bool:
@@ -274,10 +296,8 @@ def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | N
             "coarser items (such as categories, or days instead of seconds)",
             "a larger ε",
         ]
-        if request.get("max-items-per-user") == "auto" and request.get("goal") != "keys":
-            tries.append("the goal keys")
-        elif _drops(plan, request) and plan.contract.items > 1:
-            tries.append("a lower limit per user")
+        if _drops(plan, request) and plan.contract.items > 1:
+            tries.append("a lower limit per user, or none")
     how_many = f"Only {count_items(items)}" if items else "No item"
     return f"{how_many} passed the threshold. {why} To get more: {', '.join(tries[:-1])} or {tries[-1]}."
 
@@ -298,7 +318,7 @@ def column_digits(
             return 0
         # The longest name of which this is a derived column, such as amount_sum_low.
         base = max((known for known in errors if name.startswith(known)), key=len, default=None)
-        error = plan.total_noise if base is None or name in ESTIMATES else errors[base]
+        error = plan.total_noise if base is None else errors[base]
         shown = error if name.endswith("_standard_error") else 1.96 * error
         digits = min(12, max(0, 1 - math.floor(math.log10(max(shown, 1e-12)))))
         # Counts are rounded, their standard errors to two decimals more.

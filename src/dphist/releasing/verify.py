@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
-from dphist.planning.auto_cap import ChoicePlan
+from dphist.planning.estimate import size_bounds
 from dphist.planning.planner import gamma_value
-from dphist.planning.utility import Correction, Verdict, added_columns, count_decimals, rounding_step, verdict_of
-from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
+from dphist.planning.utility import Verdict, added_columns, count_decimals, rounding_step, verdict_of
+from dphist.privacy.types import FORMAT, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
-    Chosen,
-    correction_from,
+    Findings,
     counts_facts,
     document_of,
+    findings_from,
     is_difference,
-    plan_choice_for,
     plan_facts,
     plan_from,
     recorded_decimals,
     with_lower_threshold,
 )
 from dphist.releasing.histogram import sketch_problem, sketch_request
-from dphist.releasing.request import AUTO, Request, count_column, request_from
+from dphist.releasing.request import MARGIN, Request, count_column, request_from
+from dphist.releasing.rounds import limit_of, rounds_noise
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 SEEDED: Final = "the noise was made from a seed: the release is not private"
 # Tolerances: another version of the arithmetic may differ in the last digits.
 _LAST_DIGITS: Final = 1e-9
-_SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 # A booking as JSON with sorted keys.
 _RECEIPT: Final = re.compile(
@@ -90,8 +89,6 @@ class Verification:
     delta_certified: float | None
     signature: Status = "missing"
     signed_by: str | None = None
-    # The plans of all limits on offer, if a limit was chosen privately and the choice is verified.
-    choice: ChoicePlan | None = field(default=None, repr=False, compare=False)
     # A verified guarantee may still be weak.
     verdict: Verdict | None = None
 
@@ -179,8 +176,7 @@ def verify_document(
         examination.problems.append(f"the certificate is invalid ({type(error).__name__})")
     return Verification(
         address, tuple(examination.checks), tuple(examination.problems), examination.private, examination.delta,
-        signed.status, signed.fingerprint, examination.choice,
-        examination.verdict if examination.private else None,
+        signed.status, signed.fingerprint, examination.verdict if examination.private else None,
     )  # fmt: skip
 
 
@@ -192,7 +188,6 @@ class _Examination:
     problems: list[str]
     private: bool = False
     delta: float | None = None
-    choice: ChoicePlan | None = None
     verdict: Verdict | None = None
     # The request of a release of events; None for sketches and for counts from elsewhere.
     request: Request | None = None
@@ -208,25 +203,24 @@ class _Examination:
             self.problems.append("the certificate has no request or no entry 'counts'")
             return
         self.private = document.get("private") is True and "seed" not in request
-        auto = request.get("max-items-per-user") == AUTO
         if not self.private:
             self.problems.append(SEEDED)
         plan = self._recompute_plan(document.get("plan"))
         if plan is None or not self._check_form(document):
             return
-        # Quick checks first: repeating a choice takes seconds.
-        correction = correction_from(document) if auto else None
-        self._check_counts(plan, document, table, correction)
-        if not set(self.problems) - {SEEDED}:
-            self.problems += _sums_problems(plan, request, table, correction)
-        self._check_booking(document)
-        if auto and set(self.problems) - {SEEDED}:
+        if isinstance(plan.noise, RoundsNoise) != (self.request is not None and self.request.in_rounds):
+            self.problems.append("the plan is for another request")
             return
-        chosen = self._repeat_choice(plan, document) if auto else None
-        budget = plan.budget if chosen is None else chosen.plan.budget
-        self.verdict = verdict_of(budget, self.largest_count)
-        self._check_request(plan, request, table, budget)
-        self._compare_entries(plan, document, chosen)
+        if isinstance(plan.noise, RoundsNoise):
+            self._check_rounds(plan, document, table)
+            return
+        self._check_counts(plan, document, table)
+        if not set(self.problems) - {SEEDED}:
+            self.problems += _sums_problems(plan, request, table)
+        self._check_booking(document)
+        self.verdict = verdict_of(plan.budget, self.largest_count)
+        self._check_request(plan, request, table)
+        self._compare_entries(plan, document)
 
     def _recompute_plan(self, data: Any) -> Plan | None:
         """The plan with its delta recomputed from its exact numbers; all other numbers must follow from them."""
@@ -253,8 +247,6 @@ class _Examination:
     def _check_form(self, document: dict[str, Any]) -> bool:
         """Whether request, version and time are such as a release records."""
         request, before = document["request"], len(self.problems)
-        if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
-            self.problems.append("the certificate has a choice of the limit that was not requested, or lacks one")
         if request and "sketch" not in request:
             try:
                 self.request = _recorded_request(request)
@@ -267,9 +259,7 @@ class _Examination:
             self.problems.append("the certificate has no valid time of creation")
         return len(self.problems) == before
 
-    def _check_counts(
-        self, plan: Plan, document: dict[str, Any], table: Any, correction: Correction | None
-    ) -> None:
+    def _check_counts(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
         """The columns are those of the request, and every released count is above the threshold."""
         request, offset = document["request"], document["counts"].get("offset")
         if not isinstance(offset, float if plan.releases_offset else NoneType):
@@ -306,10 +296,66 @@ class _Examination:
         if self.request is not None:
             _, expected = added_columns(
                 values.astype(np.float64), plan, name, error=self.request.standard_error,
-                interval=self.request.interval, decimals=decimals, whole=whole, correction=correction,
+                interval=self.request.interval, decimals=decimals, whole=whole,
             )  # fmt: skip
             slack = max(1.01 * rounding_step(decimals), 1e-6 * plan.total_noise)
             self.problems += _column_problems(table, expected, slack)
+
+    def _check_rounds(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
+        """The numbers follow from the findings as far as they can: what was measured is not published."""
+        findings, request = findings_from(document), document["request"]
+        if table is not None and self.request is not None:
+            self._check_estimates(plan, findings, document, table)
+        self._check_booking(document)
+        self.verdict = verdict_of(plan.budget, self.largest_count)
+        self._check_budget(plan, request)
+        if not set(self.problems) - {SEEDED} and table is not None:
+            self.problems += _bounds_problems(plan, request, table)
+        noise = rounds_noise(plan)
+        listed = "items" in request
+        # Users with one item are no group of their own where values are summed, or where nothing has to be found.
+        group = (noise.alone is None) != (listed or bool(noise.sums))
+        group = group or (isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian")
+        if listed != (not noise.parts) or listed != (plan.contract.max_nonzero is not None) or group:
+            self.problems.append("the plan relies on bounds that were not requested, or is for another request")
+        if listed and table is not None and table.num_rows != plan.contract.max_nonzero:
+            self.problems.append("the release does not have as many items as the public list")
+        self._compare_entries(plan, document, findings)
+
+    def _check_estimates(self, plan: Plan, findings: Findings, document: dict[str, Any], table: Any) -> None:
+        request = self.request
+        assert request is not None
+        if table.column_names != request.output_columns():
+            self.problems.append("the columns of the release are not those of the request")
+            return
+        whole, decimals = request.round, recorded_decimals(document)
+        if not same_json(decimals, 0 if whole else count_decimals(plan)):
+            self.problems.append("the counts are not rounded as the noise requires")
+            return
+        kinds = {request.count_name: "int64", MARGIN: "int64"} if whole else {}
+        columns = {}
+        for name in request.number_columns():
+            values = _finite_column(table, name, kinds.get(name, "double"))
+            if values is None and not (whole and name.endswith(("_low", "_high"))):
+                self.problems.append(f"a value of the column {name!r} is not a number")
+                return
+            columns[name] = values
+        counts, margins = columns[request.count_name], columns[MARGIN]
+        assert counts is not None
+        assert margins is not None
+        if counts.size:
+            self.largest_count = float(counts.max())
+        if decimals is not None and any((one != np.round(one, decimals)).any() for one in (counts, margins)):
+            self.problems.append("a count has more decimals than the certificate states")
+        if (margins <= 0).any():
+            self.problems.append("a margin is not above 0")
+        sizes, rounds = len(size_bounds(rounds_noise(plan).most_items)), len(rounds_noise(plan).parts)
+        if len(findings.found) != rounds + 2 or sum(findings.found) != table.num_rows:
+            self.problems.append("the certificate's findings are not those of the released items")
+        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, table.num_rows):
+            self.problems.append("the limit of the measurement does not follow from the noisy numbers of users")
+        else:
+            self.checks.append("the limit of the measurement follows from noisy numbers of users")
 
     def _check_booking(self, document: dict[str, Any]) -> None:
         """The booking is for the request's dataset. The ledger itself is not read."""
@@ -324,55 +370,25 @@ class _Examination:
                 f"check it with dphist ledger show LEDGER --expect {receipt['hash']}"
             )
 
-    def _repeat_choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
-        """Recompute all plans on offer, and choose again by the noisy numbers in the certificate."""
-        recorded, request = document["choice"], self.request
-        if request is None:
-            raise ValueError
-        offer = plan_choice_for(request, plan.contract.max_nonzero if plan.mechanism == "known-domain" else None)
-        noisy = tuple(recorded["noisy_users"])
-        if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
-            raise ValueError
-        chosen = Chosen.by(offer, noisy)
-        # A fit in doubles: its last digits may differ on another machine.
-        claimed = correction_from(document)
-        ours, theirs = ((fit.counts, fit.factors, fit.errors) for fit in (chosen.correction, claimed))
-        if np.shape(ours) == np.shape(theirs) and np.allclose(ours, theirs, rtol=_SAME_FIT, atol=0.0):
-            chosen = replace(chosen, correction=claimed)
-        expected = chosen.release
-        same = (expected.noise, expected.contract, expected.budget) == (plan.noise, plan.contract, plan.budget)
-        if not same or not same_json(chosen.to_dict(), recorded):
-            self.problems.append(
-                "the user limit does not follow from the noisy numbers of users in the certificate"
-            )
-            return chosen
-        self.delta, self.choice = offer.certificate.delta, offer
-        self.checks.append(
-            f"choosing the user limit and releasing the counts are ({request.epsilon!r}, {request.delta!r})-"
-            "differentially private together: their delta, recomputed in ball arithmetic, is at most "
-            f"{upper_figure(self.delta, 6)}"
-        )
-        return chosen
+    def _check_budget(self, plan: Plan, request: dict[str, Any]) -> None:
+        if not same_json([request.get("epsilon"), request.get("delta")], [plan.budget.epsilon, plan.budget.delta]):
+            self.problems.append("the plan's budget is not that of the request")
 
-    def _check_request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
+    def _check_request(self, plan: Plan, request: dict[str, Any], table: Any) -> None:
         """The plan is for this request: the same budget, and only bounds that were requested."""
         if not request:
-            # Counts from elsewhere: the guarantee names its conditions.
-            if plan.contract.spread is not None:
-                self.problems.append("a plan with spread is for user events, and the certificate has no request")
-            return
-        if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
-            self.problems.append("the plan's budget is not that of the request")
+            return  # counts from elsewhere: the guarantee names its conditions
+        self._check_budget(plan, request)
         if not (_fits_sketch if "sketch" in request else _fits)(plan, request):
             self.problems.append("the plan relies on bounds that were not requested, or is for another request")
         if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release does not have as many items as the public list")
 
-    def _compare_entries(self, plan: Plan, document: dict[str, Any], chosen: Chosen | None) -> None:
+    def _compare_entries(self, plan: Plan, document: dict[str, Any], findings: Findings | None = None) -> None:
         """The certificate has exactly the entries of a release with this plan and request."""
         expected = document_of(
             plan, document["request"], private=self.private, offset=document["counts"].get("offset"),
-            version=document["dphist"], created=document["created"], chosen=chosen,
+            version=document["dphist"], created=document["created"], findings=findings,
             receipt=document.get("booking"), decimals=document["counts"].get("decimals"),
         )  # fmt: skip
         # The plan was compared before, except for its last digits.
@@ -415,15 +431,8 @@ def _fits(plan: Plan, request: dict[str, Any]) -> bool:
         return False
     contract = plan.contract
     limit, top = request.get("max-items-per-user"), request.get("top")
-    # The plan of a chosen limit was compared with the choice.
-    auto = limit == AUTO
     enforced = min(limit, contract.nonzero) if isinstance(limit, int) else math.inf
-    limited = auto or contract.items >= enforced
-    if not auto and (contract.spread is not None) != (request.get("excess") == "spread"):
-        return False
-    # With spread, the plan of a larger limit has other weights and does not cover a smaller one.
-    if not auto and contract.spread is not None and contract.items != enforced:
-        return False
+    limited = contract.items >= enforced
     if plan.mechanism == "known-domain":
         return contract.items == contract.max_nonzero or limited
     if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
@@ -466,7 +475,7 @@ def _finite_column(table: Any, name: str, kind: str) -> NDArray[Any] | None:
 
 
 def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: float) -> list[str]:
-    """Standard errors, intervals and estimates that do not follow from the noise, up to rounding."""
+    """Standard errors and intervals that do not follow from the noise, up to rounding."""
     problems = []
     for name, values in expected.items():
         column = _finite_column(table, name, "int64" if values.dtype == np.int64 else "double")
@@ -475,15 +484,13 @@ def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: fl
     return problems
 
 
-def _sums_problems(plan: Plan, request: dict[str, Any], table: Any, correction: Correction | None) -> list[str]:
+def _sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
     """Problems of sums and means, beside counts that have none."""
-    aggregates = aggregates_of(request)
-    planned = [(noise.columns, noise.low, noise.high) for noise in plan.sums]
-    if [(len(columns), low, high) for columns, low, high in distinct_sums(aggregates)] != planned:
-        return ["the plan's sums are not those of the request"]
+    problems = _bounds_problems(plan, request, table)
+    if problems:
+        return problems
     look = Published(request.get("standard-error") is True, request.get("interval"))
-    problems = []
-    for aggregate, noise in sums_with_noise(plan, aggregates):
+    for aggregate, noise in sums_with_noise(plan, aggregates_of(request)):
         names = look.names(aggregate.name)
         columns = {name: values for name in names if (values := _finite_column(table, name, "double")) is not None}
         if len(columns) < len(names):
@@ -492,14 +499,25 @@ def _sums_problems(plan: Plan, request: dict[str, Any], table: Any, correction: 
             counts = table.column(count_column(request, table)).to_numpy().astype(np.float64)
             around = columns[aggregate.name] - float(noise.middle) * counts
             expected = dict(zip(names, sum_columns(counts, around, plan, noise, look), strict=True))
-            if correction is not None:
-                estimates = columns[aggregate.name] * correction.factors_at(counts)
-                expected[f"{aggregate.name}_estimate"] = estimates
             problems += _column_problems(table, expected, 1e-6 * noise.sigma)
-        else:
-            slack = _LAST_DIGITS * float(aggregate.high - aggregate.low)
-            low, high = float(aggregate.low) - slack, float(aggregate.high) + slack
-            means = [values for name, values in columns.items() if not name.endswith("_error")]
-            if any(((values < low) | (values > high)).any() for values in means):
-                problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
+    return problems
+
+
+def _bounds_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
+    """Whether sums are those that were requested, and means are within their bounds."""
+    aggregates = aggregates_of(request)
+    planned = [(noise.columns, noise.low, noise.high) for noise in plan.sums]
+    if [(len(columns), low, high) for columns, low, high in distinct_sums(aggregates)] != planned:
+        return ["the plan's sums are not those of the request"]
+    look = Published(request.get("standard-error") is True, request.get("interval"))
+    problems = []
+    for aggregate in aggregates:
+        if aggregate.kind != "mean":
+            continue
+        slack = _LAST_DIGITS * float(aggregate.high - aggregate.low)
+        low, high = float(aggregate.low) - slack, float(aggregate.high) + slack
+        names = [name for name in look.names(aggregate.name) if not name.endswith("_error")]
+        means = [values for name in names if (values := _finite_column(table, name, "double")) is not None]
+        if any(((values < low) | (values > high)).any() for values in means):
+            problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
     return problems
