@@ -207,7 +207,7 @@ def _lead(facts: Facts) -> str:
     made = f"It was made from {about['source']} on {about['created'].partition('T')[0]}."
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
-        why = "the public list has no items" if public else "no item passed the threshold"
+        why = "the public list has no items" if public else "no count passed the threshold"
         return f"This release is empty: {why}. {made}"
     items = "1 item" if rows == 1 else f"each of {rows:,} items"
     what, also = count_words(facts).lead, _also_released(facts)
