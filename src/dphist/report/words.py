@@ -265,7 +265,7 @@ def warnings(facts: Facts) -> list[tuple[str, str]]:
 
 def _doubts(rounds: Rounds) -> list[str]:
     """Why margins cannot be trusted, if so."""
-    return [] if rounds.reason is None else [f"Margins may be too narrow: {rounds.reason.rstrip('.')}."]
+    return [] if rounds.reason is None else [f"Do not rely on the margins: {rounds.reason}."]
 
 
 # --- the guarantee
