@@ -173,7 +173,7 @@ def _of_rounds(
         margin_words=_margins_in_words(margins),
         hidden_below=hidden,
         hidden_words=words,
-        limit_words=f"none up to {count_items(most)}: of users with more a random {most:,} count",
+        limit_words=f"none up to {count_items(most)}; of users with more, a random {most:,} count",
         limit_leaves_out=False,
         budget=plan.budget,
         verdict=verdict,
@@ -189,8 +189,8 @@ def _margins_in_words(margins: NDArray[Any] | None) -> str:
     if margins is None or not margins.size:
         return "in the column margin (95 %)"
     usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
-    upper = f", ±{figure(most)} at most" if most > usual else ""
-    return f"±{figure(usual)} for half of the counts{upper}: see the column margin (95 %)"
+    upper = f"±{figure(most)} at most, " if most > usual else ""
+    return f"±{figure(usual)} for half of the counts (95 %); {upper}see the column margin"
 
 
 def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
