@@ -347,7 +347,7 @@ DRY_RUNS = (
 def commands() -> list[Case]:
     """Outputs of commands and functions that release nothing."""
     cases = [command_case(line, quick=line not in SLOW_COMMANDS) for line in COMMANDS]
-    for kind in ("zcdp", "pld", "sum"):
+    for kind in ("gdp", "zcdp", "pld", "sum"):
         cases.append(Case(f"ledger {kind}", partial(facts_of, partial(ledger_facts, kind)), kind == "sum"))
     for name, ask in FUNCTIONS.items():
         cases.append(Case(name, partial(facts_of, ask), name not in SLOW_FUNCTIONS))
