@@ -50,15 +50,16 @@ def gaussian_tail(n: int, variance: Fraction) -> mpf:
 
     For n > 0 and middling variances e^(-n^2/2V) times the sum of e^(-(2nx + x^2)/2V) over x >= 0 in long doubles.
     """
-    if n <= 0:
-        return 1 - gaussian_tail(1 - n, variance)
     if not 8 <= variance <= SUMMED:
         return discrete_gaussian_tail(n=n, variance=variance)
-    v = real(variance)
-    xs = np.arange(math.ceil(FAR * math.sqrt(variance))).astype(np.longdouble)
-    terms = np.exp(-xs * (xs + 2 * n) / (2 * to_long(v)))
-    total = mp.exp(-(mpf(n) ** 2) / (2 * v)) * mpf(str(terms[::-1].sum()))
-    return total / (mp.sqrt(2 * mp.pi * v) * (1 + theta(v)))
+    with mp.workdps(DPS):
+        if n <= 0:
+            return 1 - gaussian_tail(1 - n, variance)
+        v = real(variance)
+        xs = np.arange(math.ceil(FAR * math.sqrt(variance))).astype(np.longdouble)
+        terms = np.exp(-xs * (xs + 2 * n) / (2 * to_long(v)))
+        total = mp.exp(-(mpf(n) ** 2) / (2 * v)) * mpf(str(terms[::-1].sum()))
+        return total / (mp.sqrt(2 * mp.pi * v) * (1 + theta(v)))
 
 
 # --- the parameters ----------------------------------------------------------------------------------
