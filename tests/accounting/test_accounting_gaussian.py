@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -202,20 +202,6 @@ def test_the_cost_of_a_plan_covers_every_neighbour(case: Case) -> None:
     assert cost.event <= event + 1e-8 * case.delta
 
 
-@pytest.mark.parametrize("bound", [{}, {"max_nonzero": 20}, {"public_items": 30}])
-def test_every_level_of_spread_is_covered(bound: dict[str, Any]) -> None:
-    plan = Case({"max_items_per_user": 7, "excess": "spread", **bound}).plan
-    noise = plan.noise
-    assert isinstance(noise, LatticeNoise)
-    cost = gaussian_of_plan(plan)
-    moves = []
-    for level in plan.levels:
-        law = replace(law_of(noise), step=level.weight)
-        shared = plan.contract.max_nonzero if plan.contract.max_nonzero is not None and law.shared else level.items
-        moves += [oracle.squared_distance(law, changed, shared - changed) for changed in range(1, level.items + 1)]
-    assert max(moves) < cost.squared < max(moves) * Fraction(102, 100)
-
-
 def test_continuous_noise_is_not_rounded() -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=4, noise="continuous", mechanism="gaussian")
     cost = gaussian_of_plan(plan)
@@ -306,7 +292,7 @@ def test_no_strategy_exceeds_the_limits(kind: str, epsilon: float) -> None:
             )
             closest, adapted = max(closest, worst / bound), max(adapted, worst / fixed)
     assert closest > 0.3, "the bound is far above all strategies"
-    assert kind != "alone" or adapted > 1.1, "no analyst gains by adapting"
+    assert kind != "alone" or adapted > 1.05, "no analyst gains by adapting"
 
 
 @pytest.mark.parametrize("kind", ["alone", "mixed"])

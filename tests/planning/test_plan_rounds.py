@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import replace
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ import pytest
 from dphist.errors import DphistError, InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.rounds import LEAST_DELTA, plan_rounds
 from dphist.privacy.certificate import certify_noise, delta_profile_upper
-from dphist.privacy.lattice import discrete_gaussian_tail
 from dphist.privacy.rounds import (
     certify_rounds,
     delta_of_gaussian_cost,
@@ -91,14 +91,9 @@ def test_limits_are_near_those_of_one_round() -> None:
     """The threshold of one round with the noise of all rounds together and the same probability of the event."""
     noise = noise_of(plan_rounds(Budget(1.0, 1e-6)))
     event, deviation = event_of_rounds(noise).several, noise.deviation(noise.rounds - 1)
+    # 1 - (1 - p)^n = event for n items that weigh 1/sqrt n.
     one_round = max(
-        next(
-            limit
-            for limit in range(1, 400)
-            if float(discrete_gaussian_tail(limit * 10 - 10 / math.sqrt(n), variance=(10 * deviation) ** 2)) * n
-            < event
-        )
-        for n in (1, 4, 16, 64, 256)
+        1 / math.sqrt(n) + deviation * NormalDist().inv_cdf((1 - event) ** (1 / n)) for n in range(1, 257)
     )
     assert noise.threshold <= 1.05 * one_round
 

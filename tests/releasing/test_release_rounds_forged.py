@@ -6,6 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_noise_and_thresholds_just_below_the_certified_ones(path: Path) -> None:
         {"parts": (*noise.parts[:-1], noise.parts[-1] + 1)},
     ]  # fmt: skip
     for change in changes:
-        problems = noticed(path, lambda document, change=change: stated(document, less(plan, **change)))
+        problems = noticed(path, partial(stated, plan=less(plan, **change)))
         assert any("the plan does not keep its budget" in problem for problem in problems), change
 
 
@@ -83,7 +84,7 @@ def test_the_plan_of_another_kind_of_release(path: Path) -> None:
         dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=256), dphist.plan(epsilon=0.5, delta=1e-6),
         dphist.plan(epsilon=1.0, delta=1e-6, sums=[(0, 9)]),
     ):  # fmt: skip
-        assert noticed(path, lambda document, other=other: stated(document, other))
+        assert noticed(path, partial(stated, plan=other))
 
 
 def test_another_limit_of_the_measurement(path: Path) -> None:

@@ -176,22 +176,6 @@ def test_impossible_requests_are_refused(name: str, value: Any, release_of: Any)
     assert not forged(path, lambda document: document["request"].update({name: value})).verified
 
 
-def test_a_choice_without_its_budget_is_refused(tmp_path: Path) -> None:
-    """The noisy numbers of a chosen limit, beside a plan that spends the whole budget on the release."""
-    path = tmp_path / "out.csv"
-    small = events({"tea": 900, "milk": 700})
-    found = dphist.release(small, **BUDGET, max_items_per_user="auto", mechanism="laplace", output=path)
-    assert found.chosen is not None
-    cap = found.chosen.cap
-    whole = plan_of(max_items_per_user=cap, mechanism="laplace")
-
-    def forge(document: dict[str, Any]) -> None:
-        document["request"]["max-items-per-user"] = cap
-        restate(document, whole)
-
-    assert any("choice of the limit" in problem for problem in forged(path, forge).problems)
-
-
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("options", [{}, {"round": True}, {"top": 3, "max_items_per_user": None}], ids=str)
 def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, Any], older: bool) -> None:

@@ -97,7 +97,7 @@ def is_stated(place: Place, value: Any, document: dict[str, Any]) -> bool:
     if place[:2] in {("findings", "needed"), ("findings", "reason")}:
         return True
     if place == ("findings", "found"):
-        return sum(value) == sum(document["findings"]["found"])
+        return bool(sum(value) == sum(document["findings"]["found"]))
     return place in STATED or (place[0] == "request" and place[1] in WISHES)
 
 

@@ -37,7 +37,7 @@ from dphist.privacy.types import (
 # More draws than can differ between neighbours, in one release or in many.
 _MOST_DRAWS: Final = 1 << 64
 # Events below this probability need no digits.
-_SMALLEST_LOG: Final = -750.0
+_SMALLEST_LOG: Final = -690.0
 _COST_BITS: Final = 64
 
 
@@ -189,20 +189,19 @@ def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
     worst_items = int(some.argmax()) + 1
     with balls.precision(bits_for(math.exp(max(_SMALLEST_LOG, min(-30.0, float(some.max()) - 10.0)))) + 32):
         evidence = _Evidence(noise)
-        worst = evidence.some_found(worst_items, worst_items)
+        worst = balls.upper(evidence.some_found(worst_items, worst_items))
         waiting = [(1, noise.most_items)]
         while waiting:
             first, last = waiting.pop()
-            bound = evidence.some_found(first, last)
+            bound = balls.upper(evidence.some_found(first, last))
             if bound <= worst:
                 continue
             if first == last:
-                worst = worst.max(bound)
+                worst = bound
                 continue
-            # Short ranges next to the worst number, long ones far from it.
             middle = (first + last) // 2
             waiting += [(first, middle), (middle + 1, last)]
-        return RoundsEvent(balls.upper(worst), worst_items, balls.upper(evidence.found(0, 0)))
+        return RoundsEvent(worst, worst_items, balls.upper(evidence.found(0, 0)))
 
 
 def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None = None) -> Certificate:
