@@ -375,8 +375,11 @@ class Engine(Protocol):
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
         """Count. The true counts are available within the context only."""
 
-    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
-        """Read the events for counting in rounds. The result can be used within the context only."""
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[Any]:
+        """Read the events for counting in rounds: DuckDB returns a `RoundsCount`, Spark its own `SparkRounds`.
+
+        The result can be used within the context only.
+        """
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """True numbers of users by their number of distinct items, before any limit; as secret as counts.

@@ -151,7 +151,6 @@ def _of_rounds(
         if hidden is not None
         else ("nothing: every item of the list is released")
     )
-    reason = [] if findings.reason is None else [f"{findings.reason[:1].upper()}{findings.reason[1:]}."]
     why_few = ""
     if hidden is not None and items <= _FEW:
         how_many = f"Only {count_items(items)} passed" if items else "No item passed"
@@ -164,7 +163,7 @@ def _of_rounds(
     warnings = [
         *(verdict.warnings if private else ()),
         *conditions(plan, request, _CONDITIONS),
-        *reason,
+        *doubts(findings.reason),
         *caveats(plan, request, ["clamped-sums", "shared-noise"]),
     ]
     return Summary(
@@ -182,6 +181,11 @@ def _of_rounds(
         warnings=tuple(warnings[:_MOST_WARNINGS]),
         query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
+
+
+def doubts(reason: str | None) -> list[str]:
+    """Why margins cannot be trusted, if so."""
+    return [] if reason is None else [f"Do not rely on the margins: {reason}."]
 
 
 def _margins_in_words(margins: NDArray[Any] | None) -> str:

@@ -518,7 +518,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     level, legend = f"{100 * rows.level:g} %", ""
     if rows.intervals is not None:
         legend, ends = f"count, {level} interval", zip(dots, *rows.intervals, strict=False)
-        dots = [replace(dot, low=low, high=high) for dot, low, high in ends]
+        dots = [replace(dot, low=low, high=high) if low == low else dot for dot, low, high in ends]
     words = f"{which} released counts, from {dots[0]} to {dots[-1]}{f' ({level} intervals)' if legend else ''}."
     return dot_chart("counts", "The largest released counts", words, dots, x_label=rows.count, legend=legend)
 

@@ -21,7 +21,7 @@ from dphist.releasing.document import (
     guarantee_facts,
     not_covered,
 )
-from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE
+from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 
 # Odds change by more than a factor of SLACK e^epsilon with a probability of at most DELTAS delta (see `beliefs`).
@@ -207,7 +207,7 @@ def _lead(facts: Facts) -> str:
     made = f"It was made from {about['source']} on {about['created'].partition('T')[0]}."
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
-        why = "the public list has no items" if public else "no item passed the threshold"
+        why = "the public list has no items" if public else "no count passed the threshold"
         return f"This release is empty: {why}. {made}"
     items = "1 item" if rows == 1 else f"each of {rows:,} items"
     what, also = count_words(facts).lead, _also_released(facts)
@@ -244,9 +244,9 @@ def _rows_notes(facts: Facts) -> list[str]:
     if rows.intervals is None or not rows.total:
         return notes
     if rows.margins is not None:
-        doubts = _doubts(facts.rounds) if facts.rounds else []
+        doubtful = doubts(facts.rounds.reason) if facts.rounds else []
         within = f"the number of users is within its margin in {100 * rows.level:g} % of cases."
-        return [f"Each count is an estimate{'.' if doubts else f': {within}'}", *doubts]
+        return [f"Each count is an estimate{'.' if doubtful else f': {within}'}", *doubtful]
     if rows.width is not None:
         notes.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
     return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise only."]
@@ -259,13 +259,8 @@ def warnings(facts: Facts) -> list[tuple[str, str]]:
     if not few and top is not None and facts.rows.total < top:
         few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
     texts = [*(summary.verdict.warnings if facts.private else ())]
-    texts += _doubts(facts.rounds) if facts.rounds else []
+    texts += doubts(facts.rounds.reason) if facts.rounds else []
     return [*(("Warning", text) for text in texts), *([("Note", few)] if few else [])][:3]
-
-
-def _doubts(rounds: Rounds) -> list[str]:
-    """Why margins cannot be trusted, if so."""
-    return [] if rounds.reason is None else [f"Margins may be too narrow: {rounds.reason.rstrip('.')}."]
 
 
 # --- the guarantee
@@ -656,7 +651,7 @@ def _rounds_notes(rounds: Rounds) -> list[str]:
             "when the evidence of all rounds so far is above the threshold of the round, and what was found or "
             f"is hopeless leaves the lists of all users, so that their other items get more weight.{alone}"
         )
-    notes += [_needed_words(rounds), _limit_words(rounds), *_doubts(rounds)]
+    notes += [_needed_words(rounds), _limit_words(rounds), *doubts(rounds.reason)]
     return notes
 
 
