@@ -32,7 +32,6 @@ from dphist.simulation.predict import SHOWN
 # Draws for the items of a forecast: more for each item if there are few different counts.
 _DRAWS: Final = 1 << 15
 _MOST_DRAWS: Final = 64
-_MOST_ESTIMATES: Final = 50_000
 _LEVEL: Final = 0.95
 
 
@@ -126,7 +125,7 @@ class ExpectedCounts:
 @dataclass(frozen=True, eq=False)
 class Forecast:
     """By group of items: the probability of release, the margin of a count (nan if none is released), and how many
-    users keep an item. `margins` (95 %) and `findings` are of the released items, or of a part of very many.
+    users keep an item. `margins` (95 %) and `findings` are of the released items.
     """
 
     chance: FloatArray
@@ -146,13 +145,12 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     share = np.concatenate((sure[fixed], np.repeat((population.number - sure)[open_] / draws, draws)))
     counted = ExpectedCounts(population, noise, place, share, np.arange(place.size) < fixed.size)
     found = find_items(noise, counted, SeededTap(0))
-    # Estimates need whole items; of very many a part, with the same part of the users.
-    part = min(1.0, _MOST_ESTIMATES / max(1.0, float(share[found.numbers].sum())))
-    whole = np.diff(np.floor(np.cumsum(part * share[found.numbers]) + 0.5), prepend=0.0).astype(np.int64)
+    # Estimates need whole items.
+    whole = np.diff(np.floor(np.cumsum(share[found.numbers]) + 0.5), prepend=0.0).astype(np.int64)
     real = np.repeat(np.arange(whole.size), whole)
     alone = None if found.alone is None else found.alone[real]
     items = Found(found.numbers[real], found.found_in[real], found.score[real], alone)
-    measured = _measured(plan, counted, items, found.numbers, part)
+    measured = _measured(plan, counted, items, found.numbers)
     estimates = estimate(evidence_of(plan, items, measured))
     at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
     number = np.bincount(place[found.numbers], share[found.numbers], groups)
@@ -162,10 +160,10 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     return Forecast(number / population.number, margin, counted.keeps, margins, findings)
 
 
-def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray, part: float) -> Measurement:
+def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray) -> Measurement:
     """The measurement of a forecast, whose items may stand for several."""
     noise, random = rounds_noise(plan), np.random.default_rng(0)
-    users = [round(part * users) for users in counted.sizes(numbers, size_bounds(noise.most_items))]
+    users = counted.sizes(numbers, size_bounds(noise.most_items))
     limit = choose_limit(
         np.array(users, dtype=np.float64), deviation=noise.sigma_sizes, sigma=noise.sigma, items=items.numbers.size
     )
