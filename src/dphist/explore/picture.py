@@ -27,14 +27,15 @@ _LABELLED: Final = 90
 class Expected:
     """Groups of items, the most common first: number of items, users, and users counted after the limit.
 
-    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold.
+    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold;
+    in rounds it is the number of users that an item needs.
     """
 
     number: FloatArray
     users: FloatArray
     counted: FloatArray
     chance: FloatArray
-    margin: float
+    margin: FloatArray
     threshold: float | None
 
     def fates(self) -> dict[str, Places]:
@@ -104,7 +105,8 @@ def draw_items(expected: Expected, words: str) -> str:
                 labels.append(_text((first + end) / 2, _BOTTOM - 10, names.get(kind, kind), "middle strong"))
     shown = _stretch(~fates["hidden"][group])
     if shown.size:
-        band = counted[shown] - expected.margin, counted[shown] + expected.margin
+        margin = expected.margin[group][shown]
+        band = counted[shown] - margin, counted[shown] + margin
         parts.append(axes.area("margin", ranks[shown], *band))
     parts.append(axes.line("curve", ranks, users))
     if (counted < 0.98 * users).any():
