@@ -46,8 +46,8 @@ def init(dataset: str = "log", *words: str) -> str:
 def test_init_book_show_and_plan(folder: Path) -> None:
     assert " ".join(init().split()) == (
         "The total budget of the dataset 'log' in a.ledger is epsilon 3.0 and delta 1e-05. That is enough for one "
-        "release with epsilon 3 and delta 1e-05, or for about 52 weekly releases with epsilon 0.057 and delta "
-        "1.9e-07 each (with a limit on the items of each user, such as --max-items-per-user 20)."
+        "release with epsilon 3 and delta 1e-05, or for about 52 weekly default releases with epsilon 0.057 and "
+        "delta 1.9e-07 each."
     )
     ledger = Ledger.open("a.ledger")
     first = ledger.book("log", Spend(1, 1e-6, None, {"guarantee": "a sentence"}), SumComposer())

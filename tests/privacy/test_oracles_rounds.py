@@ -34,6 +34,13 @@ TINY = Rounds(
 # The pooled evidence.
 
 
+@pytest.mark.parametrize("variance", [Fraction(9), Fraction(1001, 4), Fraction(10**5)])
+def test_the_fast_tail_is_the_tail(variance: Fraction) -> None:
+    for n in (-20, 0, 1, 17, 400, 6000):
+        exact = oracle.discrete_gaussian_tail(n=n, variance=variance)
+        assert abs(oracle.gaussian_tail(n, variance) / exact - 1) < mpf("1e-15")
+
+
 @pytest.mark.parametrize(
     ("parts", "variance"),
     [((3, 4), 30), ((2, 4), 40), ((6, 10, 15), 300), ((5,), 8), ((1, 1, 1), 2), ((12, 18, 7), 500)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable
@@ -102,6 +103,13 @@ def limits_for(numbers: dict[str, Any], chances: list[float]) -> tuple[int, ...]
 
 
 def random_noise(rng: random.Random) -> RoundsNoise:
+    """The first random plan that is one: without too little noise or too much."""
+    while True:
+        with contextlib.suppress(InvalidParameter):
+            return _random_noise(rng)
+
+
+def _random_noise(rng: random.Random) -> RoundsNoise:
     """Any number of rounds, items and parts, much noise and little, with sums or a group of one or neither."""
     lattice, rounds = rng.choice((64, 100, 512, 4096, 4096, 8192)), rng.randint(1, 5)
     parts = tuple(rng.randint(1, rng.choice((3, 20, 100))) for _ in range(rounds))

@@ -247,20 +247,22 @@ def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: p
             made.append(words.tobytes())
             return words
 
-    count = DuckDBEngine.count
+    def recorded(count: Any) -> Any:
+        def counted(self: DuckDBEngine, task: Any, *more: Any) -> Any:
+            keys.append(task.choice.key)
+            return count(self, task, *more)
 
-    def counted(self: DuckDBEngine, task: Any, *more: Any) -> Any:
-        keys.append(task.choice.key)
-        return count(self, task, *more)
+        return counted
 
     monkeypatch.setattr(tap_module, "SecureTap", Recorded)
-    monkeypatch.setattr(DuckDBEngine, "count", counted)
-    for _ in range(2):
+    for name in ("count", "rounds"):
+        monkeypatch.setattr(DuckDBEngine, name, recorded(getattr(DuckDBEngine, name)))
+    for limit in (1, 1, None, None):
         dphist.release(
             pa.table({"user": [1, 2], "item": ["a", "b"]}),
-            user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1,
+            user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=limit,
         )  # fmt: skip
-    assert len(keys) == len(set(keys)) == 2
+    assert len(keys) == len(set(keys)) == 4
     for key in keys:
         assert len(key) == 32
         assert key in made, "the key is not from the operating system"
