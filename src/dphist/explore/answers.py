@@ -115,7 +115,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         "active": "" if data.get("csv") else _active_users(population),
         "delta_used": f"δ = {plain_number(plan.budget.delta)}"
         + ("." if data.get("delta") else f", chosen for {question.law['users']:,} users."),
-        "short": f"{round(released):,} of {population.items:,} items{_margin(summary).replace(':', ',')}",
+        "short": f"{round(released):,} of {population.items:,} items{_margin(plan, summary).replace(':', ',', 1)}",
         "picture": draw_items(expected, f"{headline} {example}"),
         "shares": draw_shares(shares, pairs_words),
         "adjusted": adjusted,
@@ -160,7 +160,7 @@ def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dic
     number, needed = population.number, ahead.findings.needed
     expected = Expected(
         number, population.counts, ahead.kept, ahead.chance, margin=np.nan_to_num(ahead.margin),
-        threshold=None if needed is None else float(needed),
+        threshold=None if needed is None else float(needed), in_rounds=True,
     )  # fmt: skip
     pairs = float(population.counts @ number)
     released = float((ahead.chance * ahead.kept) @ number) / pairs
@@ -169,13 +169,17 @@ def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dic
     return expected, float(ahead.chance @ number), shares
 
 
-def _margin(summary: Summary) -> str:
-    """The margin of the counts, without where to find it; empty without counts or if it is not known."""
-    return f": {summary.margin_words.partition(';')[0]}" if summary.margin > 0.0 else ""
+def _margin(plan: Plan, summary: Summary) -> str:
+    """The margin of the counts; empty without counts or if it is not known."""
+    words = summary.margin_words
+    if isinstance(plan.noise, RoundsNoise):
+        # Without where to find it in the release.
+        words = words.partition(";")[0] if summary.margin > 0.0 else ""
+    return f": {words}" if words else ""
 
 
 def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
-    margin, least = _margin(summary), summary.hidden_below
+    margin, least = _margin(plan, summary), summary.hidden_below
     about = "about " if isinstance(plan.noise, RoundsNoise) else ""
     if least is None:
         return f"All {plan.contract.max_nonzero:,} items of the list are released{margin}."

@@ -27,8 +27,8 @@ _LABELLED: Final = 90
 class Expected:
     """Groups of items, the most common first: number of items, users, and users counted after the limit.
 
-    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold;
-    in rounds it is the number of users that an item needs.
+    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold,
+    and in rounds it is the number of users that an item needs about.
     """
 
     number: FloatArray
@@ -37,6 +37,7 @@ class Expected:
     chance: FloatArray
     margin: FloatArray
     threshold: float | None
+    in_rounds: bool = False
 
     def fates(self) -> dict[str, Places]:
         """The groups that are released, may be released, and are hidden.
@@ -114,7 +115,9 @@ def draw_items(expected: Expected, words: str) -> str:
     if expected.threshold is not None and expected.threshold < axes.users:
         height = float(axes.y(expected.threshold))
         parts.append(f'<path class="line" d="M{_LEFT} {height:.1f}H{_RIGHT}"/>')
-        parts.append(_text(_LEFT + 8, height - 6, f"threshold: {math.ceil(expected.threshold):,} users", "strong"))
+        least = f"{math.ceil(expected.threshold):,} users"
+        label = f"about {least} needed" if expected.in_rounds else f"threshold: {least}"
+        parts.append(_text(_LEFT + 8, height - 6, label, "strong"))
     return _svg(_HEIGHT, words, [*parts, *labels])
 
 

@@ -31,8 +31,8 @@ from dphist.simulation.population import NOTICE, Population
 from dphist.simulation.predict import SHOWN
 
 # Draws for the items of a forecast: more for each item if there are few different counts.
-_DRAWS: Final = 1 << 15
-_MOST_DRAWS: Final = 64
+_DRAWS: Final = 1 << 17
+_MOST_DRAWS: Final = 256
 _LEVEL: Final = 0.95
 
 
@@ -156,11 +156,13 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     measured = _measured(plan, counted, items, found.numbers)
     estimates = estimate(evidence_of(plan, items, measured))
     at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
-    number = np.bincount(place[found.numbers], share[found.numbers], groups)
+    searched = found.numbers[found.numbers >= fixed.size]
+    chance = np.bincount(place[searched], minlength=groups) / draws
     with np.errstate(invalid="ignore"):
         margin = np.bincount(at, margins, groups) / np.bincount(at, minlength=groups)
     findings = findings_of(plan, items, measured, estimates)
-    return Forecast(number / population.number, margin, counted.keeps, margins, findings)
+    passed = (sure + chance * (population.number - sure)) / population.number
+    return Forecast(passed, margin, counted.keeps, margins, findings)
 
 
 def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray) -> Measurement:
