@@ -315,7 +315,8 @@ def test_rounds_cost_what_their_draws_move() -> None:
     noise = plan.noise
     assert isinstance(noise, RoundsNoise)
     assert isinstance(noise.alone, LatticeNoise)
-    moves = sum(noise.lattice**2 / (noise.variance / k - 16) for k in (*noise.parts, noise.sizes, noise.measure))
+    parts = (*noise.parts, noise.sizes, noise.measure)
+    moves = sum((noise.lattice**2 / (noise.variance / k - 16) for k in parts), Fraction(0))
     of_one = noise.alone.lattice**2 / (noise.alone.variance - 16)
     cost = gaussian_of_plan(plan)
     assert max(moves, of_one) <= cost.squared <= max(moves, of_one) * (1 + Fraction(1, 2**50))
