@@ -17,7 +17,7 @@ from scipy.special import ndtri
 import oracles_rounds as oracle
 from dphist.errors import InvalidParameter
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy import types
+from dphist.privacy import rounds, types
 from dphist.privacy.rounds import certify_rounds, delta_of_gaussian_cost, gaussian_cost_of_rounds
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, RoundsNoise, SumNoise
 from oracles_rounds import Rounds
@@ -184,6 +184,17 @@ def test_the_certificate_is_that_of_the_oracle_for_plans(
         assert low <= certify_rounds(noise, epsilon=other * epsilon).delta <= high
 
 
+def test_the_event_does_not_depend_on_the_estimate_that_starts_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = plan_rounds(Budget(1.0, 1e-6)).noise
+    assert isinstance(noise, RoundsNoise)
+    event = rounds.event_of_rounds(noise)
+    estimates = rounds.estimated_events(noise)
+    rounds.event_of_rounds.cache_clear()
+    monkeypatch.setattr(rounds, "estimated_events", lambda _noise: estimates[::-1])
+    assert rounds.event_of_rounds(noise).several == event.several
+    rounds.event_of_rounds.cache_clear()
+
+
 # Errors of one percent.
 
 PERCENT: dict[str, Callable[[RoundsNoise], dict[str, Any]]] = {
@@ -250,6 +261,7 @@ def test_the_certificate_is_above_enumerated_neighbours_of_public_lists(part: in
         except InvalidParameter:
             continue
         tried += 1
+        assert gaussian_cost_of_rounds(noise).squared >= oracle.squared_mu(numbers, types.ROUNDING)
         chosen = [rng.randint(1, numbers.most_items) for _ in range(2)]
         bound = rng.randint(-3, numbers.lattice + 3)
         epsilons = [rng.uniform(0, 2), log_uniform(rng, 0.05, 60)]
