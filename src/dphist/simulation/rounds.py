@@ -12,7 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import stats
 
-from dphist.planning.estimate import Estimates, choose_limit, estimate, size_bounds
+from dphist.planning.estimate import choose_limit, estimate, size_bounds
+from dphist.planning.utility import count_decimals, rounded
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.document import Findings
@@ -30,8 +31,8 @@ from dphist.simulation.population import NOTICE, Population
 from dphist.simulation.predict import SHOWN
 
 # Draws for the items of a forecast: more for each item if there are few different counts.
-_DRAWS: Final = 1 << 15
-_MOST_DRAWS: Final = 64
+_DRAWS: Final = 1 << 17
+_MOST_DRAWS: Final = 256
 _LEVEL: Final = 0.95
 
 
@@ -100,7 +101,9 @@ class ExpectedCounts:
 
     def measure(self, found: IntArray, limit: int) -> tuple[IntArray, ...]:
         weight: FloatArray = np.minimum(1.0, np.sqrt(limit / self._listed(found)))
-        return (self._steps(self.several * weight * self._kept / self._sizes)[found],)
+        steps = self._steps(self.several * weight * self._kept / self._sizes)[found]
+        # Nobody looks at sums.
+        return steps, *(np.zeros_like(steps) for part in self.noise.sums for _ in range(part.columns))
 
     def rows(self, found: IntArray) -> list[Any]:
         return [pa.array(found)]
@@ -153,11 +156,13 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     measured = _measured(plan, counted, items, found.numbers)
     estimates = estimate(evidence_of(plan, items, measured))
     at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
-    number = np.bincount(place[found.numbers], share[found.numbers], groups)
+    searched = found.numbers[found.numbers >= fixed.size]
+    chance = np.bincount(place[searched], minlength=groups) / draws
     with np.errstate(invalid="ignore"):
         margin = np.bincount(at, margins, groups) / np.bincount(at, minlength=groups)
     findings = findings_of(plan, items, measured, estimates)
-    return Forecast(number / population.number, margin, counted.keeps, margins, findings)
+    passed = (sure + chance * (population.number - sure)) / population.number
+    return Forecast(passed, margin, counted.keeps, margins, findings)
 
 
 def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray) -> Measurement:
@@ -170,7 +175,7 @@ def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArr
     sizes = tuple(number * noise.lattice for number in users)
     if limit == 0:
         return Measurement(sizes, 0)
-    (steps,) = counted.measure(items.numbers, limit)
+    steps = counted.measure(items.numbers, limit)[0]
     own = math.sqrt(noise.measure_noise(limit)[0]) / noise.lattice
     return Measurement(sizes, limit, steps / noise.lattice + random.normal(0.0, own, steps.size))
 
@@ -185,12 +190,11 @@ def trial_in_rounds(
     counted = ExpectedCounts(population, noise, place, np.ones(place.size), first)
     found = find_items(noise, counted, tap)
     measured = measure_items(plan, counted, found.numbers, tap)
-    estimates: Estimates = estimate(evidence_of(plan, found, measured))
-    whole, margins = population.counts[place].astype(np.int64), estimates.margin(_LEVEL)
-    errors = np.abs(estimates.count - whole[found.numbers])
-    by_item = dict(
-        zip(found.numbers.tolist(), zip(estimates.count.tolist(), margins.tolist(), strict=True), strict=True)
-    )
+    estimates = estimate(evidence_of(plan, found, measured))
+    whole, decimals = population.counts[place].astype(np.int64), count_decimals(plan)
+    counts, margins = (rounded(column, decimals) for column in (estimates.count, estimates.margin(_LEVEL)))
+    errors = np.abs(counts - whole[found.numbers])
+    by_item = dict(zip(found.numbers.tolist(), zip(counts.tolist(), margins.tolist(), strict=True), strict=True))
     total, ahead = int(whole.sum()), forecast(plan, population, known)
     return {
         "notice": NOTICE,
