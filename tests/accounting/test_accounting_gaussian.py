@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -17,13 +18,15 @@ import dphist
 import oracles_gdp as oracle
 from dphist.accounting import gaussian_of_plan, zcdp_of_plan
 from dphist.accounting.gaussian import squared_move_of_laplace
+from dphist.planning.rounds import plan_rounds
 from dphist.privacy.gaussian import (
     delta_of_squared_move,
     largest_squared_move,
     rounding_loss,
     squared_move_of_pure,
 )
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise
+from dphist.privacy.rounds import event_of_rounds
+from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise, RoundsNoise
 from oracles_accounting import Pair, laplace_pair
 
 # The oracle.
@@ -301,3 +304,49 @@ def test_three_releases(kind: str) -> None:
     squared, event = sum(one.squared for one in offers[:3]), sum(one.event for one in offers[:3])
     worst = oracle.worst_strategy(offers, squared, event, epsilon=1.0, rounds=3)  # type: ignore[arg-type]
     assert 0.3 < worst / (delta_of_squared_move(squared, epsilon=1.0) + float(event)) <= 1  # type: ignore[arg-type]
+
+
+# Rounds.
+
+
+def test_rounds_cost_what_their_draws_move() -> None:
+    """Of every draw that one user moves by a whole user, with 16 squared steps of its variance as rounding."""
+    plan = dphist.plan(epsilon=0.3, delta=1e-8, mechanism="gaussian")
+    noise = plan.noise
+    assert isinstance(noise, RoundsNoise)
+    assert isinstance(noise.alone, LatticeNoise)
+    parts = (*noise.parts, noise.sizes, noise.measure)
+    moves = sum((noise.lattice**2 / (noise.variance / k - 16) for k in parts), Fraction(0))
+    of_one = noise.alone.lattice**2 / (noise.alone.variance - 16)
+    cost = gaussian_of_plan(plan)
+    assert max(moves, of_one) <= cost.squared <= max(moves, of_one) * (1 + Fraction(1, 2**50))
+    # About as much as any release within the budget can cost.
+    assert 0.9 < float(cost.squared) / largest_squared_move(0.3, 1e-8) <= 1.0
+    several = event_of_rounds(noise).several
+    assert delta_of_squared_move(moves, epsilon=0.3) + several <= 1e-8
+    draws = noise.most_items * (noise.rounds + 1) + 1
+    assert several + draws * oracle.rounding_loss(Fraction(16)) <= cost.event <= 0.6e-8
+
+
+def test_laplace_noise_for_users_with_one_item_is_booked_if_it_is_worse() -> None:
+    plan = dphist.plan(epsilon=0.3, delta=1e-8)
+    noise = plan.noise
+    assert isinstance(noise, RoundsNoise)
+    assert isinstance(noise.alone, LaplaceNoise)
+    cost, concentrated = gaussian_of_plan(plan), zcdp_of_plan(plan)
+    scale = noise.alone.scale
+    assert float(cost.squared) == pytest.approx(float(oracle.pure_squared(1 / scale)), rel=1e-10)
+    assert mpf(float(cost.squared)) >= oracle.pure_squared(1 / scale) * (1 - mpf(10) ** -15)
+    least = float(1 / (2 * scale**2))
+    assert least <= concentrated.rho <= (least**0.5 + (2 * concentrated.delta) ** 0.5) ** 2
+    q = math.exp(-1 / scale)
+    assert concentrated.delta >= q ** (noise.alone.limit + 1) / (1 + q) * (1 - 1e-12)
+
+
+def test_sums_and_a_public_list_are_covered() -> None:
+    for sums in ((), ((0, 9), (-1, 1)), ((-3, 3, 8),)):
+        plan = plan_rounds(Budget(1.0, 1e-6), public_items=40, sums=sums)
+        cost = gaussian_of_plan(plan)
+        assert delta_of_squared_move(cost.squared, epsilon=1.0) + cost.event <= 1e-6
+        assert cost.event < 1e-100
+        assert delta_of_squared_move(cost.squared * Fraction(11, 10), epsilon=1.0) > 1e-6

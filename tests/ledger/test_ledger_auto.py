@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mpmath import mp
 from test_ledger_composing import worst_of
 
 import dphist
@@ -82,7 +83,7 @@ def test_the_accounting_by_which_more_releases_fit(
     ("accounting", "name", "delta_of"),
     [
         ("zcdp", "rho", lambda rho, epsilon: delta_zcdp(rho=rho, epsilon=epsilon)),
-        ("gdp", "mu_squared", lambda squared, epsilon: oracle.gaussian_delta(squared, epsilon)),
+        ("gdp", "mu_squared", lambda squared, epsilon: oracle.gaussian_delta_of_move(mp.sqrt(squared), epsilon)),
     ],
     ids=["zcdp", "gdp"],
 )
@@ -189,6 +190,24 @@ def test_two_first_bookings_at_once_have_one_accounting(tmp_path: Path) -> None:
     assert all(one.spend.profile is not None for one in found.bookings)
 
 
+def test_a_ledger_keeps_the_accounting_that_an_earlier_version_chose(tmp_path: Path) -> None:
+    """Its limits and its prices, although gdp would fit more."""
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
+    plan = dphist.plan(epsilon=0.3, delta=1e-8, **CAPPED)
+    spend = spend_of(plan, "zcdp")
+    with ledger._writing(ledger.accounts()) as page:
+        body = spend.to_dict() | {"accounting": {"name": "zcdp", "share": 0.9}}
+        page.append("booking", "log", body)
+    found = Ledger.open(tmp_path / "a").account("log")
+    assert (found.accounting, found.share, found.by_first) == ("zcdp", 0.9, True)
+    again, composer = price_of(plan, found)
+    assert (again, composer.accounting) == (spend, "zcdp")
+    assert found.more_that_fit(again, composer) == 80
+    assert sorted(found.left(composer)) == ["delta_left", "delta_spent", "rho_left"]
+    with pytest.raises(InvalidParameter, match="has the accounting 'zcdp', not 'gdp'"):
+        ledger.book("log", Spend(0.1, 1e-9), composer_for("gdp", THREE, 0.9))
+
+
 @pytest.mark.parametrize(
     "rule",
     [None, {"name": "pld"}, {"name": "auto"}, {"name": "zcdp", "share": 1.5}, {"name": "zcdp", "share": "1"}],
@@ -223,7 +242,9 @@ def test_the_largest_epsilon_is_exact_for_the_requested_release(tmp_path: Path) 
     assert f"remaining: one release like this one with epsilon up to {largest:g}" in refused.err
 
 
-@pytest.mark.parametrize("accounting", ["zcdp", pytest.param("sum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "accounting", ["gdp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("zcdp", "sum"))]
+)
 def test_as_many_releases_fit_as_reported(tmp_path: Path, accounting: str) -> None:
     folder = log_in(tmp_path, epsilon=2.0, delta=1e-6, accounting=accounting)
     words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-7"]
@@ -240,10 +261,11 @@ def test_as_many_releases_fit_as_reported(tmp_path: Path, accounting: str) -> No
 def test_init_reports_a_weekly_budget(tmp_path: Path) -> None:
     """52 releases with it fit, but not with a fifth more."""
     done = command(tmp_path, "ledger", "init", "a", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6")
-    weekly = " ".join(done.out.split()).split("52 weekly releases with epsilon ")[1]
+    weekly = " ".join(done.out.split()).split("52 weekly default releases with epsilon ")[1]
     epsilon, delta = float(weekly.split()[0]), float(weekly.split("delta ")[1].split()[0])
     for factor, enough in ((1.0, True), (1.2, False)):
-        spend, composer = price_of(dphist.plan(epsilon=factor * epsilon, delta=delta, **CAPPED), account(THREE))
+        planned = dphist.plan(epsilon=factor * epsilon, delta=delta, mechanism="gaussian")
+        spend, composer = price_of(planned, account(THREE))
         assert (account(THREE).more_that_fit(spend, composer) >= 52) is enough
 
 

@@ -1,8 +1,8 @@
 """Independent oracles for releases in rounds: the bound of theorem 1, its parts, and exact deltas by enumeration.
 
 Public are a lattice L, a variance W, parts k_0, ..., k_{R-1} of the rounds, s of the sizes and m of the
-measurement, limits T_r and cuts c_r, the most items N of a user and the growth g. A draw with k parts is a discrete
-Gaussian of variance parameter W/k on the whole steps. Users with several items:
+measurement, limits T_r and cuts c_r, the most items N of a user and the growth g. A draw with k parts is a
+discrete Gaussian of variance parameter W/k on the whole steps. Users with several items:
 
     round r     a user with n items left, n_1 of them in round 0, adds to each
                 b = isqrt(L^2 // n) in round 0, min(isqrt(L^2 // n), isqrt(g^2 L^2 // n_1), L) later;
@@ -37,12 +37,29 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from oracles import DPS, Real, delta_gaussian, real
-from oracles_discrete import GUARD, discrete_gaussian_tail, some_of_tail, to_long
+from oracles_discrete import GUARD, SUMMED, discrete_gaussian_tail, some_of_tail, to_long
 
 Floats: TypeAlias = NDArray[np.float64]
 Long: TypeAlias = NDArray[np.longdouble]
 Direction: TypeAlias = Literal["add", "remove"]
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("add", "remove")
+
+
+def gaussian_tail(n: int, variance: Fraction) -> mpf:
+    """Pr[X >= n] as in oracles_discrete, to 17 digits: as fast as thousands of plans need it.
+
+    For n > 0 and middling variances e^(-n^2/2V) times the sum of e^(-(2nx + x^2)/2V) over x >= 0 in long doubles.
+    """
+    if not 8 <= variance <= SUMMED:
+        return discrete_gaussian_tail(n=n, variance=variance)
+    with mp.workdps(DPS):
+        if n <= 0:
+            return 1 - gaussian_tail(1 - n, variance)
+        v = real(variance)
+        xs = np.arange(math.ceil(FAR * math.sqrt(variance))).astype(np.longdouble)
+        terms = np.exp(-xs * (xs + 2 * n) / (2 * to_long(v)))
+        total = mp.exp(-(mpf(n) ** 2) / (2 * v)) * mpf(str(terms[::-1].sum()))
+        return total / (mp.sqrt(2 * mp.pi * v) * (1 + theta(v)))
 
 
 # --- the parameters ----------------------------------------------------------------------------------
@@ -82,7 +99,7 @@ class Gaussian(NamedTuple):
 
     def tail(self, n: int) -> mpf:
         """Pr[Z >= n]."""
-        return discrete_gaussian_tail(n=n, variance=self.variance)
+        return gaussian_tail(n, self.variance)
 
 
 class Sum(NamedTuple):
@@ -108,9 +125,8 @@ class Rounds:
     growth: int
     alone: Laplace | Gaussian | None = None
     sums: tuple[Sum, ...] = ()
-
-    def variance_of(self, parts: int) -> Fraction:
-        return self.variance / parts
+    shared: int = 0
+    listed: int = 0
 
     def pooled(self, r: int) -> int:
         """The parts of the rounds up to r."""
@@ -125,6 +141,21 @@ class Rounds:
 
     def measure_weight(self, n: int, limit: int) -> int:
         return min(self.lattice, math.isqrt(limit * self.lattice**2 // n))
+
+    def measure_noise(self, limit: int) -> tuple[Fraction, Fraction]:
+        """Variance parameters of the measurement: of each item, and of the draw that all share; 0 for none.
+
+        It is shared where the variance of an item is less with it: with K = gamma + listed items and the smaller m
+        of M and K/2, own = (m (1 - m/K) + K/(4 L^2)) W/k and shared = own/gamma.
+        """
+        one = self.variance / self.measure
+        if self.shared:
+            places = self.shared + self.listed
+            half = min(Fraction(limit), Fraction(places, 2))
+            own = (half * (1 - half / places) + Fraction(places, 4 * self.lattice**2)) * one
+            if own * (1 + Fraction(1, self.shared)) < limit * one:
+                return own, own / self.shared
+        return limit * one, Fraction(0)
 
     def caps(self, new: int) -> tuple[int, ...]:
         """The largest weight of a new item in each round if its user has `new` of them.
@@ -214,7 +245,7 @@ def pooled_tail_by_lemma(parts: tuple[int, ...], variance: Fraction, n: int) -> 
     """The upper bound of Pr[sum k_q Z_q >= n], and its value where the factor is 1 to all digits."""
     with mp.workdps(DPS + GUARD):
         common = math.gcd(*parts)
-        tail = discrete_gaussian_tail(n=-(-n // common), variance=variance * sum(parts) / common**2)
+        tail = gaussian_tail(-(-n // common), variance * sum(parts) / common**2)
         return tail * pooled_factor(parts, variance)
 
 
@@ -278,7 +309,7 @@ def passing_summed(noise: Rounds, weights: Sequence[int]) -> np.longdouble:
     return total
 
 
-SUMMED_BELOW: Final = 20_000
+SUMMED_BELOW: Final = 8_000
 """Up to this many values the pooled noise is summed; beyond them, integrated."""
 
 
@@ -311,17 +342,43 @@ def event(noise: Rounds, *, union: bool, new: int | None = None) -> mpf:
         )
 
 
+def measured_move(noise: Rounds, limit: int, rounding: int) -> Fraction:
+    """The squared move of a measurement with this limit by one user, in deviations of the rounded noise.
+
+    Without a shared draw M L^2. With one, every offset c of whole steps is a representation: the n items of the
+    user move by w - c, the other listed ones by -c and the shared draw by c. The best one for the worst n.
+    """
+    own, shared = noise.measure_noise(limit)
+    if not shared:
+        return Fraction(limit * noise.lattice**2) / (own - rounding)
+
+    def moved(n: int, c: int) -> Fraction:
+        w = noise.measure_weight(n, limit)
+        return (n * (w - c) ** 2 + (noise.listed - n) * c**2) / (own - rounding) + c**2 / (shared - rounding)
+
+    def best(n: int) -> Fraction:
+        w = noise.measure_weight(n, limit)
+        middle = round(n * w / (noise.listed + (own - rounding) / (shared - rounding)))
+        return min(moved(n, c) for c in (middle - 1, middle, middle + 1))
+
+    return max(best(n) for n in range(1, noise.most_items + 1))
+
+
 def squared_mu(noise: Rounds, rounding: int) -> Fraction:
     """The squared length of a user's move in deviations of the normal noise that is left after `rounding`."""
-    square, parts = Fraction(noise.lattice**2), (*noise.parts, noise.sizes, noise.measure)
-    counts = sum((square / (noise.variance / k - rounding) for k in parts if k), Fraction(0))
-    return counts + sum((one.reach**2 / (one.variance - rounding) for one in noise.sums), Fraction(0))
+    square = Fraction(noise.lattice**2)
+    counts = sum((square / (noise.variance / k - rounding) for k in (*noise.parts, noise.sizes) if k), Fraction(0))
+    # Without a shared draw the limit 1 is the worst: rounding takes the largest share of its noise.
+    limits = range(1, noise.most_items + 1) if noise.shared else (1,)
+    measured = max(measured_move(noise, limit, rounding) for limit in limits) if noise.measure else Fraction(0)
+    return counts + measured + sum((one.reach**2 / (one.variance - rounding) for one in noise.sums), Fraction(0))
 
 
 def moved_draws(noise: Rounds) -> int:
     """The most draws whose laws depend on one user."""
-    measured = 1 + sum(one.columns for one in noise.sums) if noise.measure else 0
-    return noise.most_items * (len(noise.parts) + measured) + (noise.sizes > 0)
+    measured = noise.listed + 1 if noise.shared else noise.most_items if noise.measure else 0
+    summed = noise.most_items * sum(one.columns for one in noise.sums)
+    return noise.most_items * len(noise.parts) + measured + summed + (noise.sizes > 0)
 
 
 def gaussian_part(noise: Rounds, epsilon: Real, rounding: int) -> mpf:
@@ -421,7 +478,7 @@ class World:
     `others` and `first` are the weights that others and the user add in round 0, `others_later` and `later`
     those in round 1, as functions of the states of the shared items and of all the user's items; `splits` divide
     the items left by their noisy number in round 0. `limit` chooses M from the noisy size of the user's bucket, in
-    steps above the number of others in it. What is revealed of items that are not found: nothing, their state after
+    steps above the number of others. What is revealed of items that are not found: nothing, their state after
     round 0 if others have them (a popular item of users who react shows it), or all noisy numbers of shared items.
     """
 
@@ -472,12 +529,17 @@ def _outer(one: tuple[Floats, Floats], two: tuple[Floats, Floats]) -> tuple[Floa
     return p[kept], q[kept]
 
 
-def _moves(variance: Fraction, steps: int, times: int) -> tuple[Floats, Floats]:
-    """The sum of `times` draws, each moved by so many steps, and not moved: all that the likelihood depends on."""
+def _summed(variance: Fraction, times: int) -> Law:
+    """The law of the sum of `times` draws."""
     masses = np.ones(1)
     for _ in range(times):
         masses = np.convolve(masses, _draws(variance).masses)
-    law = Law(-(len(masses) // 2), masses)
+    return Law(-(len(masses) // 2), masses)
+
+
+def _moves(variance: Fraction, steps: int, times: int) -> tuple[Floats, Floats]:
+    """The sum of `times` draws, each moved by so many steps, and not moved: all that the likelihood depends on."""
+    law = _summed(variance, times)
     xs = np.arange(law.low + min(0, steps * times), -law.low + max(0, steps * times) + 1)
     p, q = _moved(law, steps * times, xs), _moved(law, 0, xs)
     kept = (p > LEAST) | (q > LEAST)
@@ -497,8 +559,9 @@ def final_stage(noise: Rounds, found: int, limit: Callable[[int], int]) -> Stage
             here = chosen == most
             pair = sizes[0][here], sizes[1][here]
             if most:
-                weight = noise.measure_weight(found, most)
-                pair = _outer(pair, _moves(most * noise.variance / noise.measure, weight, found))
+                weight, (own, shared) = noise.measure_weight(found, most), noise.measure_noise(most)
+                measured = _moves_with_shared(noise, found, most) if shared else _moves(own, weight, found)
+                pair = _outer(pair, measured)
                 for one in noise.sums:
                     steps = one.reach * weight // noise.lattice
                     pair = _outer(pair, _moves(most * one.variance, steps, found))
@@ -658,6 +721,34 @@ def enumerated(noise: Rounds, world: World, epsilons: Sequence[float]) -> dict[f
     for sums in total.values():
         sums["add"] += 1 - not_shown
     return total
+
+
+def _moves_with_shared(noise: Rounds, count: int, limit: int) -> tuple[Floats, Floats]:
+    """All that the measurement of a public list says: the sums of the user's `count` items and of the others."""
+    own, shared = noise.measure_noise(limit)
+    move, others = count * noise.measure_weight(count, limit), noise.listed - count
+    laws = [_summed(own, count), _summed(own, others)]
+    reach = _draws(shared)
+    sides = [
+        np.arange(law.low - far, law.low + len(law.masses) + far)
+        for law, far in zip(laws, (-count * reach.low + move, -others * reach.low), strict=True)
+    ]
+    p, q = (np.zeros((len(sides[0]), len(sides[1]))) for _ in range(2))
+    for w, mass in enumerate(reach.masses, start=reach.low):
+        beside = mass * _moved(laws[1], others * w, sides[1])
+        p += np.outer(_moved(laws[0], count * w + move, sides[0]), beside)
+        q += np.outer(_moved(laws[0], count * w, sides[0]), beside)
+    kept = (p > LEAST) | (q > LEAST)
+    return p[kept], q[kept]
+
+
+def enumerated_public(
+    noise: Rounds, count: int, limit: Callable[[int], int], epsilons: Sequence[float]
+) -> dict[float, dict[Direction, float]]:
+    """The exact delta of a user with `count` items of a public list: sizes and a measurement, no rounds."""
+    stage = final_stage(noise, count, limit)
+    one = np.ones(1)
+    return {epsilon: _gain(one, one, stage, epsilon) for epsilon in epsilons}
 
 
 def allowed(noise: Rounds, world: World) -> bool:

@@ -11,17 +11,26 @@ from functools import cache
 from oracles_rounds import Reveal, Rounds, States, Sum, World
 
 
-def random_tiny(rng: random.Random, least: int = 20) -> Rounds:
-    """Two rounds on a coarse lattice, variances of at least `least`, any limits."""
-    lattice, parts = rng.choice((2, 4, 5, 8, 12, 16)), (rng.randint(1, 6), rng.randint(1, 8))
+def random_tiny(rng: random.Random, least: int = 20, lowest: float = -2) -> Rounds:
+    """Two rounds on a coarse lattice, variances of at least `least`, any limits, cuts from `lowest` deviations."""
+    lattice, parts = rng.choice((2, 4, 5, 8, 12, 16, 64)), (rng.randint(1, 6), rng.randint(1, 8))
     sizes, measure, most = rng.randint(1, 5), rng.randint(1, 8), rng.randint(1, 6)
     largest = max(*parts, sizes, measure)
     variance = Fraction(round(8 * largest * least * math.exp(rng.uniform(0, 0.9))), 8)
     first, both = (math.sqrt(variance / k) for k in (parts[0], sum(parts)))
     limits = round(rng.uniform(0.5, 3.5) * first + lattice / 2), round(rng.uniform(0.5, 3.5) * both + lattice / 2)
-    cut = min(round(rng.uniform(-2, 1.5) * first), limits[0])
-    sums = (Sum(rng.randint(1, 9), Fraction(rng.randint(8 * least, 30 * least), 8)),) if rng.random() < 0.2 else ()
+    cut = min(round(rng.uniform(lowest, 1.5) * first), limits[0])
+    own = Fraction(rng.randint(8 * least, 30 * least), 8)
+    sums = (Sum(lattice * rng.randint(1, 3), own),) if lattice < 10 and rng.random() < 0.3 else ()
     return Rounds(lattice, variance, parts, limits, (cut,), sizes, measure, most, rng.randint(1, 4), None, sums)
+
+
+def random_public(rng: random.Random, least: int = 20) -> Rounds:
+    """A public list of a few items, sizes and a measurement, with a draw that all share or without."""
+    lattice, listed, shared = rng.choice((2, 4, 8, 16, 64)), rng.randint(2, 3), rng.choice((0, 1, 1, 2, 3))
+    sizes, measure, most = rng.randint(1, 4), rng.randint(1, 6), rng.randint(1, listed)
+    variance = Fraction(round(8 * (shared + 1) * max(sizes, measure) * least * math.exp(rng.uniform(0, 0.9))), 8)
+    return Rounds(lattice, variance, (), (), (), sizes, measure, most, 1, None, (), shared, listed)
 
 
 def left_of(noise: Rounds, states: States, splits: int) -> list[bool]:
@@ -59,7 +68,7 @@ def random_weights(rng: random.Random, noise: Rounds, shared: int, caps: Sequenc
 def random_world(rng: random.Random, noise: Rounds) -> World:
     """Sometimes honest; else others and the user react to the states of items in any way that theorem 1 allows."""
     shared, new = rng.choice(((1, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 2), (0, 3), (2, 0), (2, 1)))
-    if shared == 2 and noise.variance**2 > 900 * noise.parts[0] * noise.parts[1]:
+    if shared == 2 and noise.variance**2 > 1600 * noise.parts[0] * noise.parts[1]:
         shared = 1  # four noisy numbers would be too many to enumerate
     while shared + new > noise.most_items:
         shared, new = (shared - 1, new) if shared > 1 or new == 0 else (shared, new - 1)

@@ -14,6 +14,7 @@ from mpmath import mpf
 
 import oracles_rounds as oracle
 import oracles_rounds_law as plain
+from oracles_discrete import discrete_gaussian_tail
 from oracles_rounds import DIRECTIONS, Gaussian, Laplace, Rounds, World
 from rounds_worlds import honest_world, random_tiny, random_world
 from scheduling import THOROUGH
@@ -32,6 +33,13 @@ TINY = Rounds(
 
 
 # The pooled evidence.
+
+
+@pytest.mark.parametrize("variance", [Fraction(9), Fraction(1001, 4), Fraction(10**5)])
+def test_the_fast_tail_is_the_tail(variance: Fraction) -> None:
+    for n in (-20, 0, 1, 17, 400, 6000):
+        exact = discrete_gaussian_tail(n=n, variance=variance)
+        assert abs(oracle.gaussian_tail(n, variance) / exact - 1) < mpf("1e-15")
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,8 @@ def test_executors_have_no_fresh_noise(spark: SparkSession) -> None:
 def test_another_sum_of_the_same_item_has_other_noise() -> None:
     rows = np.random.default_rng(1).integers(0, 256, (5, 32), dtype=np.uint8)
     some, other = np.arange(5, dtype=np.int64), np.array([0, 1, 2, 3, -4], dtype=np.int64)
-    marked = on_spark._mix_numbers(rows, some)
+    marked = on_spark.mix_numbers(rows, some)
     assert marked.shape == rows.shape
-    assert (marked == on_spark._mix_numbers(rows, some)).all()
-    assert (on_spark._mix_numbers(rows, other) == marked).all(axis=1).tolist() == [True] * 4 + [False]
-    assert (on_spark._mix_numbers(marked, some) == rows).all()
+    assert (marked == on_spark.mix_numbers(rows, some)).all()
+    assert (on_spark.mix_numbers(rows, other) == marked).all(axis=1).tolist() == [True] * 4 + [False]
+    assert (on_spark.mix_numbers(marked, some) == rows).all()

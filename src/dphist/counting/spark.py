@@ -10,7 +10,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
 from dphist.counting.spark_inputs import counted_column, number, read_rows
+from dphist.counting.spark_rounds import ALONE, PART, PARTS_OF_A_CORE, SparkRounds, part_of
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
@@ -37,10 +38,10 @@ from dphist.counting.sql import (
 from dphist.counting.task import (
     FINE_LIMIT,
     FINE_STEPS,
+    Choice,
     Events,
     Progress,
     Resources,
-    RoundsCount,
     RoundsTask,
     Task,
     Value,
@@ -94,9 +95,17 @@ class SparkEngine(SessionKeeper):
             sizes = users.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
             return in_buckets(run(sizes.collect, what), bounds)
 
-    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
-        del task, progress
-        raise InputError("Spark cannot count in rounds yet: use --engine duckdb")
+    @contextmanager
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> Iterator[SparkRounds]:
+        check_task(task.as_task())
+        with (
+            self._session(task.as_task()) as session,
+            report_progress(session, progress),
+            ExitStack() as kept,
+        ):
+            counted = read_rounds(session, task, kept)
+            rehearse(session)
+            yield counted
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
@@ -240,8 +249,11 @@ def pairs_of(
     return pairs, [kind for _, kind in counted[1:]], what
 
 
-def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
-    """The pairs (of the public list, if any), the item columns, the entries of the list, and the input's name."""
+def listed_pairs(session: Any, task: Task, *, others: bool = False) -> tuple[Any, list[str], Any, str]:
+    """The pairs (of the public list, if any), the item columns, the entries of the list, and the input's name.
+
+    With `others` all pairs, also those of items that are not on the list.
+    """
     pairs, kinds, what = pairs_of(session, task.events, values=task.values)
     items = [f"i{k}" for k in range(len(kinds))]
     if task.public_items is None:
@@ -250,6 +262,8 @@ def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
     # Numbered, because Spark truncates times to microseconds, which may make different entries equal.
     numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
     entries = arrow_frame(session, numbered, numbered.column_names)
+    if others:
+        return pairs, items, entries, what
     keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
     same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
     return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
@@ -264,11 +278,8 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
     once = user_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
     if cap is not None:
         # The choice does not depend on the sums.
-        if task.choice.portable:
-            chance = sql.expr(portable_order(task.choice.key, items))
-        else:
-            chance = fast_order(task.choice.key, once["u"], [once[name] for name in items])
         of_user = Window.partitionBy("u").orderBy("chance", *items)
+        chance = random_order(task.choice, once, items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
         if task.weights:
             # In the order of the ranks, so that a user's rows are sorted once.
@@ -284,6 +295,43 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
         once, users = once.select(*items, "weight", *parts), sql.sum("weight").cast("bigint")
     totals = [users.alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
     return once.groupBy(*items).agg(*totals)
+
+
+def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
+    """The distinct pairs by part and user, each user limited to random items, and the items known in advance."""
+    pairs, items, entries, what = listed_pairs(session, task.as_task(), others=not task.listed)
+    parts = int(session.conf.get("spark.sql.shuffle.partitions"))
+    context = getattr(session, "_sc", None)
+    if context is not None:
+        parts = min(parts, PARTS_OF_A_CORE * context.defaultParallelism)
+    pairs = pairs.withColumn(PART, part_of(pairs["u"], parts)).repartition(parts, PART)
+    keys = [PART, "u", *items]
+    once = user_sums(pairs, keys, task.values) if task.values else pairs.select(*keys).distinct()
+    chance = random_order(task.choice, once, items)
+    of_user = Window.partitionBy(PART, "u").orderBy("chance", *items)
+    # In the order of the ranks, so that a user's rows are sorted once.
+    all_items = of_user.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    ranked = once.withColumn("chance", chance).select(
+        *once.columns, sql.row_number().over(of_user).alias("place"), sql.count("*").over(all_items).alias(ITEMS)
+    )
+    alone = (sql.col(ITEMS) == 1).alias(ALONE)
+    chosen = ranked.where(sql.col("place") <= task.most_items).select(*keys, alone, *sum_names(task.values))
+    known = None
+    if entries is not None and not task.listed:
+        types = dict(chosen.dtypes)
+        known = entries.where("matched").select(
+            *(entries[f"k{k}"].cast(types[name]).alias(name) for k, name in enumerate(items))
+        )
+    counted = SparkRounds(session, task, chosen, items, entries if task.listed else None, known, what, parts, kept)
+    counted.pairs = counted.keep(chosen)
+    return counted
+
+
+def random_order(choice: Choice, once: Any, items: list[str]) -> Any:
+    """The keyed order in which a user's items are chosen."""
+    if choice.portable:
+        return sql.expr(portable_order(choice.key, items))
+    return fast_order(choice.key, once["u"], [once[name] for name in items])
 
 
 def count_at(frame: Any, rank: int) -> int:
@@ -322,10 +370,11 @@ def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
     return sql.xxhash64(sql.lit(a), user, sql.lit(b), *items, *missing)
 
 
-def digest(columns: list[tuple[Any, str]], count: Any) -> Any:
-    """SHA-256 of an item and its count, from which a key derives the noise of this count."""
+def digest(columns: list[tuple[Any, str]], *count: Any) -> Any:
+    """SHA-256 of an item and its count (if given), from which a key derives the noise of this count."""
     parts = [hashed_text(column, kind) for column, kind in columns]
-    return sql.unhex(sql.sha2(length_prefixed([*parts, count.cast("string")]).cast("binary"), 256))
+    whole = length_prefixed([*parts, *(one.cast("string") for one in count)])
+    return sql.unhex(sql.sha2(whole.cast("binary"), 256))
 
 
 def hashed_text(column: Any, kind: str) -> Any:

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.counting.spark import SparkHistogram, on_executors, persist, run
+from dphist.counting.spark_rounds import detached
 from dphist.errors import is_spark_frame
 from dphist.outputs.target import Target, Written
 from dphist.releasing.aggregates import Columns
@@ -110,10 +110,10 @@ class ExecutorNoise:
         for batch in batches:
             *columns, digests = batch.columns
             counts, *sums = (as_numpy(column) for column in columns[len(self.items) :])
-            rows = _rows_of_bytes(digests)
+            rows = rows_of_bytes(digests)
             # The noise of a sum depends on the sum too. If the data changed between two attempts at a task, equal
             # noise on two different sums would reveal their difference.
-            seeds = [rows, *(_mix_numbers(rows, column) for column in sums)]
+            seeds = [rows, *(mix_numbers(rows, column) for column in sums)]
             draws = [Repeatable(KeyedWords(key, seed)) for key, seed in zip(self.keys, seeds, strict=True)]
             released = self.session.release(counts, sums, draws)
             items = [take_rows(column, released.index) for column in columns[: len(self.items)]]
@@ -124,18 +124,22 @@ class ExecutorNoise:
 
 def executor_noise(session: NoiseSession, columns: Columns, items: tuple[str, ...], tap: Tap) -> ExecutorNoise:
     """The noise for the executors, with fresh keys. It has no tap, because fresh noise would not be repeatable."""
-    keys = tuple(tap.words(KEY_BYTES // _WORD_BYTES).tobytes() for _ in range(1 + len(session.plan.summed)))
+    keys = tuple(new_key(tap) for _ in range(1 + len(session.plan.summed)))
     return ExecutorNoise(replace(session, tap=ClosedTap()), keys, items, columns)
 
 
-def _mix_numbers(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+def new_key(tap: Tap) -> bytes:
+    return tap.words(KEY_BYTES // _WORD_BYTES).tobytes()
+
+
+def mix_numbers(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Digests that differ if the numbers do: a part of each is combined with its number."""
     words = rows.copy().view("<u8")
     words[:, 0] ^= numbers.astype(np.uint64)
     return words.view(np.uint8)
 
 
-def _rows_of_bytes(digests: Any) -> Any:
+def rows_of_bytes(digests: Any) -> Any:
     """Digests as rows of bytes; the cast checks their length."""
     fixed = digests.cast(pa.binary(DIGEST_BYTES))
     content = np.frombuffer(fixed.buffers()[1] or b"", dtype=np.uint8)
@@ -211,15 +215,22 @@ def collect_release(table: Any, model: Release) -> Release:
 def _write_folder(
     frame: Any, histogram: SparkHistogram, model: Release, target: Target, *, force: bool, placed: Placed | None
 ) -> Release:
+    written, rows = write_rows(frame, histogram.what, model, target, force=force, placed=placed)
+    return with_first_rows(rows, replace(model, written=written), written.rows)
+
+
+def write_rows(
+    frame: Any, what: str, model: Release, target: Target, *, force: bool, placed: Placed | None
+) -> tuple[Written, Any]:
+    """Write the rows and the certificate of a release as a folder. Also returns a frame of the rows in it."""
     from dphist.outputs.spark_folder import read_folder, write_folder
 
     with persist(frame) as rows:
         written = write_folder(
-            run(lambda: without_traces(rows), histogram.what), model.document(), target, force=force,
-            run=lambda action: run(action, histogram.what), placed=placed,
+            run(lambda: without_traces(rows), what), model.document(), target, force=force,
+            run=lambda action: run(action, what), placed=placed,
         )  # fmt: skip
-    rows_written = read_folder(histogram.session, target)
-    return with_first_rows(rows_written, replace(model, written=written), written.rows)
+    return written, read_folder(frame.sparkSession, target)
 
 
 def keep_on_cluster(frame: Any, model: Release) -> Release:
@@ -248,10 +259,7 @@ def compute_once(frame: Any) -> Any:
         rows = frame.localCheckpoint(eager=True)
     else:
         rows = frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK_2)
-    # A new frame of the same rows: Spark would pass on statistics that it estimated from the true counts.
-    java = rows._jdf
-    detached = session._jsparkSession.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
-    return DataFrame(detached, session)
+    return detached(rows)
 
 
 class SparkRelease(Release):

@@ -15,10 +15,11 @@ docs/theory/rounds.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,9 @@ from dphist.releasing.result import ARROW, Release, frame_form, one_chunk, relea
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
 
-if TYPE_CHECKING:
-    pass
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 FoundIn = NDArray[np.int8]
 
 # Where an item was found, apart from the rounds 1, 2, ...
@@ -83,37 +82,56 @@ class Found:
     alone: FloatArray | None = field(repr=False)
 
 
+def passes_alone(noise: LaplaceNoise | LatticeNoise, users: IntArray, steps: IntArray) -> BoolArray:
+    """Which items are found by users with one item, from true numbers and these numbers with noise, in steps."""
+    # An item that nobody of this group has is never listed, whatever its noise is.
+    return (steps > noise.lattice + noise.limit) & (users > 0)
+
+
+def pool(
+    noise: RoundsNoise, number: int, weights: IntArray, before: IntArray, draws: Draws
+) -> tuple[IntArray, BoolArray, BoolArray]:
+    """The pooled evidence after round `number`, and which items are found and which stay on the lists.
+
+    All items have a weight above 0: only items on somebody's list get noise and can be listed.
+    """
+    part, total = noise.parts[number], noise.pooled_parts(number)
+    pooled = before + part * noisy(weights, _gaussian(noise.variance / part), draws)
+    found = pooled > total * noise.limits[number]
+    if number == len(noise.cuts):  # after the last round, lists are of no more use
+        return pooled, found, np.zeros(found.size, dtype=np.bool_)
+    return pooled, found, ~found & (pooled >= total * noise.cuts[number])
+
+
+def scores(noise: RoundsNoise, found_in: FoundIn, pooled: IntArray) -> FloatArray:
+    """The evidence in users, 0 for items that were not found in a round."""
+    totals = np.array([noise.pooled_parts(number) for number in range(len(noise.parts))] or [1])
+    in_round = np.maximum(found_in.astype(np.int64), 1) - 1
+    return np.where(found_in > ALONE, pooled / (totals[in_round] * noise.lattice), 0.0)
+
+
 def find_items(noise: RoundsNoise, counted: RoundsCount, tap: Tap) -> Found:
     """All rounds. `counted` is left with the lists of the last one."""
     found_in = np.full(counted.items, HIDDEN, dtype=np.int8)
     found_in[counted.known] = KNOWN
-    draws, alone = Fresh(tap), None
+    draws, users = Fresh(tap), None
     if noise.alone is not None:
         true = counted.alone()
-        alone = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)
-        # An item that nobody of this group has is never listed, whatever its noise is.
-        passed = (alone > noise.alone.lattice + noise.alone.limit) & (true > 0) & (found_in == HIDDEN)
-        found_in[passed] = ALONE
+        steps = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)
+        found_in[passes_alone(noise.alone, true, steps) & (found_in == HIDDEN)] = ALONE
+        users = steps / noise.alone.lattice
     counted.leave(np.flatnonzero(found_in != HIDDEN))
-    alive, score, total = np.flatnonzero(found_in == HIDDEN), np.zeros(counted.items), 0
-    pooled = np.zeros(counted.items, dtype=np.int64)
-    for number, part in enumerate(noise.parts):
+    alive, pooled = np.flatnonzero(found_in == HIDDEN), np.zeros(counted.items, dtype=np.int64)
+    for number in range(len(noise.parts)):
         weights = counted.round()[alive]
-        # Only items on somebody's list get noise and can be listed.
         alive, weights = alive[weights > 0], weights[weights > 0]
-        pooled[alive] += part * noisy(weights, _gaussian(noise.variance / part), draws)
-        total += part
-        passed = pooled[alive] > total * noise.limits[number]
-        stays = ~passed
-        if number < len(noise.cuts):
-            stays &= pooled[alive] >= total * noise.cuts[number]
-        found_in[alive[passed]] = number + 1
-        score[alive[passed]] = pooled[alive[passed]] / (total * noise.lattice)
+        pooled[alive], found, stays = pool(noise, number, weights, pooled[alive], draws)
+        found_in[alive[found]] = number + 1
         counted.leave(alive[~stays])
         alive = alive[stays]
     numbers = np.flatnonzero(found_in != HIDDEN)
-    users = None if alone is None or noise.alone is None else alone[numbers] / noise.alone.lattice
-    return Found(numbers, found_in[numbers], score[numbers], users)
+    score = scores(noise, found_in[numbers], pooled[numbers])
+    return Found(numbers, found_in[numbers], score, None if users is None else users[numbers])
 
 
 @dataclass(frozen=True)
@@ -129,23 +147,53 @@ class Measurement:
     sums: tuple[FloatArray, ...] = field(default=(), repr=False)
 
 
-def measure_items(plan: Plan, counted: RoundsCount, numbers: IntArray, tap: Tap) -> Measurement:
-    noise, draws = rounds_noise(plan), Fresh(tap)
-    true = np.asarray(counted.sizes(numbers, size_bounds(noise.most_items)), dtype=np.int64)
-    sizes = tuple(noisy(true * noise.lattice, _gaussian(noise.variance / noise.sizes), draws).tolist())
-    limit = limit_of(plan, sizes, numbers.size)
+def measure_items(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
+    numbers, bounds = found.numbers, size_bounds(rounds_noise(plan).most_items)
+    sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), by_round(plan, found), tap)
     if limit == 0:
-        return Measurement(sizes, 0)
-    own, shared = noise.measure_noise(limit)
-    weights, *true_sums = counted.measure(numbers, limit)
-    steps = noisy(weights, _gaussian(own), draws)
-    if shared:
-        steps += _gaussian(shared).draw(1, tap)[0]
-    sums = tuple(
-        np.asarray(noisy(true, _gaussian(limit * part.variance), draws) * float(part.step), dtype=np.float64)
-        for true, part in zip(true_sums, plan.summed, strict=True)
+        return unmeasured(plan, sizes)
+    weights, *sums = counted.measure(numbers, limit)
+    shared = shared_draw(plan, limit, tap)
+    draws = [Fresh(tap)] * (1 + len(sums))
+    return Measurement(sizes, limit, *noisy_weights(plan, limit, shared, weights, sums, draws))
+
+
+def unmeasured(plan: Plan, sizes: tuple[int, ...]) -> Measurement:
+    """Without a measurement there are no sums; with sums that happens only if nothing was found."""
+    return Measurement(sizes, 0, None, tuple(np.empty(0) for _ in plan.summed))
+
+
+def by_round(plan: Plan, found: Found) -> tuple[int, ...]:
+    """The numbers of items that were known, found by users with one item, and found in each round."""
+    places = range(KNOWN, len(rounds_noise(plan).parts) + 1)
+    return tuple(int(np.count_nonzero(found.found_in == place)) for place in places)
+
+
+def noisy_sizes(plan: Plan, sizes: Sequence[int], found: Sequence[int], tap: Tap) -> tuple[tuple[int, ...], int]:
+    """Users by number of found items, in steps with noise, and the limit of the measurement that follows."""
+    noise = rounds_noise(plan)
+    true = np.asarray(sizes, dtype=np.int64) * noise.lattice
+    steps = tuple(noisy(true, _gaussian(noise.variance / noise.sizes), Fresh(tap)).tolist())
+    return steps, limit_of(plan, steps, found)
+
+
+def shared_draw(plan: Plan, limit: int, tap: Tap) -> int:
+    """The noise that all items of a measurement share, in steps; 0 if they share none."""
+    shared = rounds_noise(plan).measure_noise(limit)[1]
+    return int(_gaussian(shared).draw(1, tap)[0]) if shared else 0
+
+
+def noisy_weights(
+    plan: Plan, limit: int, shared: int, weights: IntArray, sums: Sequence[IntArray], draws: Sequence[Draws]
+) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+    """Measured weights in users and sums in the units of their values, with noise from the source for each."""
+    noise = rounds_noise(plan)
+    steps = noisy(weights, _gaussian(noise.measure_noise(limit)[0]), draws[0]) + shared
+    noisy_sums = tuple(
+        np.asarray(noisy(true, _gaussian(limit * part.variance), source) * float(part.step), dtype=np.float64)
+        for true, part, source in zip(sums, plan.summed, draws[1:], strict=True)
     )
-    return Measurement(sizes, limit, steps / noise.lattice, sums)
+    return steps / noise.lattice, noisy_sums
 
 
 def rounds_noise(plan: Plan) -> RoundsNoise:
@@ -153,13 +201,16 @@ def rounds_noise(plan: Plan) -> RoundsNoise:
     return plan.noise
 
 
-def limit_of(plan: Plan, sizes: tuple[int, ...], items: int) -> int:
-    """The limit of the measurement, from noisy numbers of users in steps: it costs nothing."""
-    noise = rounds_noise(plan)
-    users = np.asarray(sizes, dtype=np.float64) / noise.lattice
-    deviation = noise.sigma_sizes
-    # With sums even a few users are measured, because nothing else tells their sums.
-    return choose_limit(users, deviation=deviation, sigma=noise.sigma, items=items) or (1 if noise.sums else 0)
+def limit_of(plan: Plan, sizes: Sequence[int], found: Sequence[int]) -> int:
+    """The limit of the measurement, from noisy numbers of users in steps and `by_round`: it costs nothing.
+
+    If all items were found by users with one item, there may be nobody else to measure.
+    """
+    noise, alone = rounds_noise(plan), found[ALONE - KNOWN]
+    return choose_limit(
+        np.asarray(sizes, dtype=np.float64) / noise.lattice, deviation=noise.sigma_sizes, sigma=noise.sigma,
+        items=sum(found), needed=bool(noise.sums) or sum(found) > alone,
+    )  # fmt: skip
 
 
 def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
@@ -185,10 +236,8 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
 
 
 def findings_of(plan: Plan, found: Found, measured: Measurement, estimates: Estimates) -> Findings:
-    rounds = len(rounds_noise(plan).parts)
-    by_round = tuple(int(np.count_nonzero(found.found_in == place)) for place in range(KNOWN, rounds + 1))
     needed = needed_users(plan, found, estimates)
-    return Findings(by_round, measured.sizes, measured.limit, needed, estimates.reason)
+    return Findings(by_round(plan, found), measured.sizes, measured.limit, needed, estimates.reason)
 
 
 def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
@@ -210,12 +259,18 @@ def release_rounds(job: Job, counted: RoundsCount, watch: Progress | None) -> Re
     found = find_items(rounds_noise(job.plan), counted, job.tap)
     if watch is not None:
         watch(0.8)
-    measured = measure_items(job.plan, counted, found.numbers, job.tap)
-    estimates = estimate(evidence_of(job.plan, found, measured))
-    findings = findings_of(job.plan, found, measured, estimates)
-    columns = tuple(one_chunk(column) for column in counted.rows(found.numbers))
+    measured = measure_items(job.plan, counted, found, job.tap)
+    release = estimated(job, found, measured, counted.rows(found.numbers))
     if watch is not None:
         watch(1.0)
+    return release
+
+
+def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Any]) -> Release:
+    """The release of the found items, from noisy numbers alone; `items` are their columns."""
+    estimates = estimate(evidence_of(job.plan, found, measured))
+    findings = findings_of(job.plan, found, measured, estimates)
+    columns = tuple(one_chunk(column) for column in items)
     numbers = job.columns.estimates(estimates, measured.sums, measured.limit, job.plan)
     order = release_order(np.asarray(numbers[job.names.count], dtype=np.float64), columns)
     counts = numbers.pop(job.names.count)[order]

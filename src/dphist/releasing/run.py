@@ -178,7 +178,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned)  # 4. Book
             if request.in_rounds:  # 5. and 6. for each round
-                result = attempt.release = _in_rounds(request, planned, engine, events, attempt)
+                result = attempt.release = _in_rounds(request, planned, engine, events, target, attempt)
             else:
                 job = _prepare_job(request, planned, engine, events, attempt.receipt)
                 assert isinstance(job.task, Task)
@@ -381,8 +381,10 @@ def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> Round
     )  # fmt: skip
 
 
-def _in_rounds(request: Request, plan: Plan, engine: Engine, events: Events, attempt: Attempt) -> Release:
-    """Count and add noise in rounds."""
+def _in_rounds(
+    request: Request, plan: Plan, engine: Engine, events: Events, target: Target | None, attempt: Attempt
+) -> Release:
+    """Count and add noise in rounds. Spark also writes a `target` that is a folder."""
     from dphist.releasing.document import Nonzero
     from dphist.releasing.noise import Job
     from dphist.releasing.rounds import release_rounds
@@ -390,8 +392,13 @@ def _in_rounds(request: Request, plan: Plan, engine: Engine, events: Events, att
     tap = _tap(request)
     task = rounds_task(plan, request, events, tap)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, tap, attempt.receipt)
+    watch = _watch(request, "adding noise")
     with engine.rounds(task, _watch(request, "counting")) as counted:
-        return release_rounds(job, counted, _watch(request, "adding noise"))
+        if engine.name == "spark":
+            from dphist.releasing.rounds_on_spark import release_rounds_on_spark
+
+            return release_rounds_on_spark(job, counted, target, attempt.note_written, watch)
+        return release_rounds(job, counted, watch)
 
 
 def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:

@@ -518,7 +518,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     level, legend = f"{100 * rows.level:g} %", ""
     if rows.intervals is not None:
         legend, ends = f"count, {level} interval", zip(dots, *rows.intervals, strict=False)
-        dots = [replace(dot, low=low, high=high) for dot, low, high in ends]
+        dots = [replace(dot, low=low, high=high) if low == low else dot for dot, low, high in ends]
     words = f"{which} released counts, from {dots[0]} to {dots[-1]}{f' ({level} intervals)' if legend else ''}."
     return dot_chart("counts", "The largest released counts", words, dots, x_label=rows.count, legend=legend)
 
@@ -597,8 +597,8 @@ def _sizes(rounds: Rounds) -> Chart:
         words += " Numbers below zero come from the noise and are drawn at zero."
     if rest:
         words += (
-            f" The last {len(rest)} numbers, from {rest[0].label} items on, are not drawn: none is more than "
-            "three standard deviations above zero. The table has all of them."
+            f" From {rest[0].label} items on they are not drawn: none is more than three standard deviations "
+            "above zero. The table has all of them."
         )
     return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 

@@ -82,7 +82,7 @@ class Column:
             for values in (self.values, *([self.upper] if self.kind == "interval" else []))
         )
         if self.kind == "margin":
-            return [f"±{number}" for number in numbers]
+            return ["unknown" if number == "nan" else f"±{number}" for number in numbers]
         return [" to ".join(ends) for ends in zip(numbers, *upper, strict=True)]
 
 

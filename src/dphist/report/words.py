@@ -21,7 +21,7 @@ from dphist.releasing.document import (
     guarantee_facts,
     not_covered,
 )
-from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE
+from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 
 # Odds change by more than a factor of SLACK e^epsilon with a probability of at most DELTAS delta (see `beliefs`).
@@ -207,7 +207,7 @@ def _lead(facts: Facts) -> str:
     made = f"It was made from {about['source']} on {about['created'].partition('T')[0]}."
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
-        why = "the public list has no items" if public else "no item passed the threshold"
+        why = "the public list has no items" if public else "no count passed the threshold"
         return f"This release is empty: {why}. {made}"
     items = "1 item" if rows == 1 else f"each of {rows:,} items"
     what, also = count_words(facts).lead, _also_released(facts)
@@ -244,9 +244,9 @@ def _rows_notes(facts: Facts) -> list[str]:
     if rows.intervals is None or not rows.total:
         return notes
     if rows.margins is not None:
-        doubts = _doubts(facts.rounds) if facts.rounds else []
+        doubtful = doubts(facts.rounds.reason) if facts.rounds else []
         within = f"the number of users is within its margin in {100 * rows.level:g} % of cases."
-        return [f"Each count is an estimate{'.' if doubts else f': {within}'}", *doubts]
+        return [f"Each count is an estimate{'.' if doubtful else f': {within}'}", *doubtful]
     if rows.width is not None:
         notes.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
     return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise only."]
@@ -259,13 +259,8 @@ def warnings(facts: Facts) -> list[tuple[str, str]]:
     if not few and top is not None and facts.rows.total < top:
         few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
     texts = [*(summary.verdict.warnings if facts.private else ())]
-    texts += _doubts(facts.rounds) if facts.rounds else []
+    texts += doubts(facts.rounds.reason) if facts.rounds else []
     return [*(("Warning", text) for text in texts), *([("Note", few)] if few else [])][:3]
-
-
-def _doubts(rounds: Rounds) -> list[str]:
-    """Why margins cannot be trusted, if so."""
-    return [] if rounds.reason is None else [f"Margins may be too narrow: {rounds.reason.rstrip('.')}."]
 
 
 # --- the guarantee
@@ -608,7 +603,7 @@ def tables(facts: Facts) -> dict[str, Table]:
         ]
         found["selection"] = (head, rows, 0)
     if rounds is not None:
-        head = ("found by", "items", "evidence needed, in users", "its noise (standard deviation)")
+        head = ("found by", "items", "evidence needed", "its noise")
         found["found"] = (head, [_cells(one) for one in rounds.steps], 1)
         users = [(label, f"{users:,}") for label, users in zip(rounds.labels, rounds.users, strict=True)]
         found["sizes"] = (("released items of a user", "users, with noise"), users, 1)
@@ -654,9 +649,10 @@ def _rounds_notes(rounds: Rounds) -> list[str]:
         notes.append(
             f"{first}Items were found in rounds: each user divides a weight among their items, an item is found "
             "when the evidence of all rounds so far is above the threshold of the round, and what was found or "
-            f"is hopeless leaves the lists of all users, so that their other items get more weight.{alone}"
+            f"is hopeless leaves the lists of all users, so that their other items get more weight. Evidence is "
+            f"in users who count in full, and its noise one standard deviation.{alone}"
         )
-    notes += [_needed_words(rounds), _limit_words(rounds), *_doubts(rounds)]
+    notes += [_needed_words(rounds), _limit_words(rounds), *doubts(rounds.reason)]
     return notes
 
 
@@ -679,7 +675,8 @@ def _rounds_numbers(facts: Facts, rounds: Rounds) -> list[tuple[str, str, str]]:
     numbers = [("Mechanism", *MECHANISMS[plan.mechanism])]
     if facts.rows.margins:
         most = f"±{figure(max(facts.rows.margins))}"
-        meaning = f"Half of the counts have at most this {100 * facts.rows.level:g} % margin, all of them {most}."
+        level = f"{100 * facts.rows.level:g} %"
+        meaning = f"Half of the counts have a margin of at most this ({level}); the largest is {most}."
         numbers.append(("Margin of a count", f"±{figure(summary.margin)}", meaning))
     if rounds.needed is not None:
         numbers.append(
@@ -690,7 +687,7 @@ def _rounds_numbers(facts: Facts, rounds: Rounds) -> list[tuple[str, str, str]]:
         meaning = f"Of the noise alone (95 %). Users with up to {full} count in full, others less for each."
         numbers.append(("Noise of the measurement", f"±{figure(1.96 * rounds.measured)}", meaning))
     limit, _, more = summary.limit_words.partition("; ")
-    numbers.append(("Items per user", limit, f"{more[:1].upper()}{more[1:]}." if more else ""))
+    numbers.append(("User limit", limit, f"{more[:1].upper()}{more[1:]}." if more else ""))
     if plan.contract.max_nonzero is not None:
         meaning = "All of them are released, including those with no users."
         numbers.append(("Items of the public list", f"{plan.contract.max_nonzero:,}", meaning))

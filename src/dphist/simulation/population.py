@@ -143,7 +143,7 @@ class Zipf:
     @property
     def label(self) -> str:
         how = "on average (geometric)" if self.spread == "geometric" else "each"
-        sizes = self._sizes()
+        sizes = self.sizes()
         if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
             how = f"on average (geometric, cut at {sizes[-1][0]:,})"
         return (
@@ -159,7 +159,7 @@ class Zipf:
         """
         ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
         weights = ranks**-self.exponent
-        sizes = self._sizes()
+        sizes = self.sizes()
         n = np.array([size for size, _ in sizes], dtype=np.float64)
         users = np.array([number for _, number in sizes], dtype=np.float64)
         has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
@@ -177,7 +177,8 @@ class Zipf:
 
         return Population(self.label, counts, number, sizes, left)
 
-    def _sizes(self) -> tuple[tuple[int, int], ...]:
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of a number of items and the number of users with so many."""
         if self.spread == "same" or self.items_per_user == 1.0:
             low = math.floor(self.items_per_user)
             more = round(self.users * (self.items_per_user - low))

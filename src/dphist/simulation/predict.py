@@ -16,7 +16,7 @@ from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, Population
+from dphist.simulation.population import NOTICE, Population, Zipf
 
 _REACH: Final = 6.0
 # Points per standard deviation: for a smooth function, sums over every s-th value are as good as over all.
@@ -255,13 +255,20 @@ def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> floa
 SHOWN: Final = 50
 
 
-def given_population(counts: IntArray) -> Population:
-    """The population of given counts, which are counts under the limit, as if each user had one item."""
+def given_population(counts: IntArray, per_user: float = 1.0) -> Population:
+    """The population of given counts, as if users had a geometric number of items, alike for all items.
+
+    Users have fewer than `per_user` items on average if the counts need more users.
+    """
     values, number = np.unique(-counts[counts > 0], return_counts=True)
-    each, sizes = -values.astype(np.float64), ((1, int(counts.sum())),)
+    each, pairs = -values.astype(np.float64), int(counts.sum())
+    mean = max(1.0, min(per_user, counts.size / 2.0, pairs / max(1.0, float(counts.max(initial=0)))))
+    sizes = ((1, pairs),) if mean == 1.0 else Zipf(1.0, counts.size, max(1, round(pairs / mean)), mean).sizes()
+    share = np.array([items * users for items, users in sizes], dtype=np.float64) / max(1, pairs)
+    share /= max(share.sum(), 1e-300)
     return Population(
         "given counts", each, number.astype(np.float64), sizes,
-        lambda mean, variance: (each * mean[0], each * variance[0]),
+        lambda mean, variance: (each * float(share @ mean), each * float(share @ variance)),
     )  # fmt: skip
 
 

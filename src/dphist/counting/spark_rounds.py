@@ -1,0 +1,198 @@
+"""Counting in rounds on Spark: pairs stay with their users, and only sums per item and part of the users move.
+
+Users are in parts, one for each partition, and the distinct pairs of a part are sorted by user. So the items of a
+user are counted where they are. A round adds up the weights of each item within a part and then over the parts: it
+shuffles a row for each item and part that has it, and answers these parts whether the item stays on the lists. See
+docs/spark.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sql
+
+from dphist.counting.sql import COUNT, ITEMS, sum_names, weighted_sum
+from dphist.counting.task import RoundsTask
+
+# Columns of the pairs: the part of the user, whether it is their only item, and the items of the user in round 0.
+PART: Final = "part"
+ALONE: Final = "alone"
+FIRST: Final = "first_items"
+# Columns of the items: the parts that have it, and what the caller remembers of it between the rounds.
+PARTS: Final = "parts"
+POOLED: Final = "pooled"
+# More partitions than this for each core only cost time.
+PARTS_OF_A_CORE: Final = 16
+
+
+@dataclass(eq=False, repr=False)
+class SparkRounds:
+    """Users and items for counting in rounds (see `task.RoundsCount`), on the executors.
+
+    `pairs` are all that users keep. Frames of items have the columns `items`, and everything in them is secret;
+    `entries` is the public list, or None, and `known` has the items known in advance, or is None.
+    """
+
+    session: Any
+    task: RoundsTask
+    pairs: Any
+    items: list[str]
+    entries: Any
+    known: Any
+    what: str
+    parts: int
+    kept: ExitStack
+    _lists: Any = field(default=None, init=False)
+    _narrowed: bool = field(default=False, init=False)
+
+    def __repr__(self) -> str:
+        return "SparkRounds(secret)"
+
+    def keep(self, frame: Any) -> Any:
+        """Keep the rows on the executors until the end; lost ones are recomputed."""
+        rows = frame.persist()
+
+        def drop() -> None:
+            with suppress(Exception):  # the cluster may be gone
+                rows.unpersist(blocking=False)
+
+        self.kept.callback(drop)
+        return rows
+
+    def alone(self) -> Any:
+        """Items and the users who have this item only."""
+        return self.pairs.where(ALONE).groupBy(*self.items).agg(sql.count("*").alias(COUNT))
+
+    def start(self, gone: Sequence[Any]) -> None:
+        """Begin the rounds without these items, which are public or released: the driver sends them to all."""
+        lists = self._several().select(PART, "u", *self.items)
+        for frame in gone:
+            lists = self.joined(lists, frame.select(*self.items), "left_anti", "broadcast")
+        self._lists = lists.withColumn(FIRST, sql.count("*").over(_user()))
+
+    def round(self, alive: Any = None) -> Any:
+        """Items, sums of weights in steps, their parts, and `pooled`, which is 0 in the first round.
+
+        `alive` are the items that stay on the lists after the last round, with `parts` and `pooled`.
+        """
+        most, task = range(1, self.task.most_items + 1), self.task
+        if alive is None:
+            lists, weight = self._lists, look_up([task.first_weight(n) for n in most], FIRST)
+        else:
+            answers = alive.select(*self.items, sql.explode(PARTS).alias(PART)).repartition(self.parts, PART)
+            lists = self.joined(self._lists, answers, "left_semi", "shuffle_hash", PART)
+            if not self._narrowed:
+                # Most items leave after the first round: later ones start from here.
+                self._lists = lists = self.keep(lists)
+                self._narrowed = True
+            lists = lists.withColumn(ITEMS, sql.count("*").over(_user()))
+            own = look_up([task.first_weight(n) for n in most], ITEMS)
+            weight = sql.least(own, look_up([task.most_weight(n) for n in most], FIRST))
+        of_part = lists.withColumn("weight", weight).groupBy(PART, *self.items).agg(sql.sum("weight").alias(COUNT))
+        sums = of_part.groupBy(*self.items).agg(sql.sum(COUNT).alias(COUNT), sql.collect_list(PART).alias(PARTS))
+        if alive is None:
+            return sums.withColumn(POOLED, sql.lit(0).cast("bigint"))
+        return self.joined(sums, alive.select(*self.items, POOLED), "inner", "merge")
+
+    def choose(self, found: Any) -> None:
+        """Keep the pairs with these items, which are released, for `sizes` and `measure`."""
+        pairs = self._several()
+        if not self.task.listed:
+            pairs = self.joined(pairs, found.select(*self.items), "left_semi", "broadcast")
+        self._lists = self.keep(pairs.withColumn(ITEMS, sql.count("*").over(_user())))
+
+    def sizes(self, bounds: Sequence[int]) -> list[int]:
+        """Users of the group of several by how many of the chosen items they keep; see `RoundsCount.sizes`."""
+        counts = [0] * len(bounds)
+        for items, pairs in self._lists.groupBy(ITEMS).agg(sql.count("*")).collect():
+            counts[bisect_left(bounds, items)] += pairs // items
+        return counts
+
+    def measure(self, limit: int) -> Any:
+        """Chosen items that somebody has, with sums of the weights and of the weighted values of their users."""
+        task, names = self.task, sum_names(self.task.values)
+        weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], ITEMS)
+        parts = [
+            sql.expr(weighted_sum(name, value, ((1, task.lattice),), "div")).alias(name)
+            for name, value in zip(names, task.values, strict=True)
+        ]
+        weighted = self._lists.withColumn("weight", weight)
+        weighted = weighted.select(*self.items, weighted["weight"].alias(COUNT), *parts)
+        totals = [sql.sum(name).cast("bigint").alias(name) for name in (COUNT, *names)]
+        return weighted.groupBy(*self.items).agg(*totals)
+
+    def joined(self, left: Any, right: Any, how: str, hint: str, *more: str) -> Any:
+        """Rows of two frames with the same item (and the same values in `more`)."""
+        renamed = right.toDF(*(f"k_{name}" if name in (*self.items, *more) else name for name in right.columns))
+        same = [_same(name, self.task.events.null_items and name in self.items) for name in (*more, *self.items)]
+        both = left.join(renamed.hint(hint), reduce(lambda a, b: a & b, same), how)
+        return both.drop(*(f"k_{name}" for name in (*self.items, *more)))
+
+    def _several(self) -> Any:
+        """The pairs of users with several items, or all pairs without the other group."""
+        return self.pairs.where(f"NOT {ALONE}") if self.task.alone else self.pairs
+
+
+def _same(name: str, can_be_null: bool) -> Any:
+    left, right = sql.col(name), sql.col(f"k_{name}")
+    return left.eqNullSafe(right) if can_be_null else left == right
+
+
+def _user() -> Any:
+    return Window.partitionBy(PART, "u")
+
+
+def look_up(weights: Sequence[int], place: str) -> Any:
+    """The entry of a list by a number from 1."""
+    return sql.expr(f"element_at(array({', '.join(f'{weight}L' for weight in weights)}), CAST({place} AS INT))")
+
+
+def part_of(user: Any, parts: int) -> Any:
+    """The part of a user: a number that Spark's hash puts into a partition of its own."""
+    numbers = sql.array(*map(sql.lit, numbers_of_partitions(parts)))
+    return sql.element_at(numbers, sql.pmod(sql.hash(user), sql.lit(parts)) + 1)
+
+
+def numbers_of_partitions(partitions: int) -> list[int]:
+    """For each of so many partitions, a number whose rows Spark puts there. (Others would share partitions.)"""
+    numbers: dict[int, int] = {}
+    number = 0
+    while len(numbers) < partitions:
+        numbers.setdefault(murmur3(number) % partitions, number)
+        number += 1
+    return [numbers[place] for place in range(partitions)]
+
+
+def murmur3(number: int) -> int:
+    """Spark's hash of an integer of 32 bits: MurmurHash3 with the seed 42, as a signed number."""
+    word = _rotated(number * 0xCC9E2D51, 15) * 0x1B873593 & 0xFFFFFFFF
+    word = _rotated(42 ^ word, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
+    word ^= 4
+    word = (word ^ word >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    word = (word ^ word >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    word ^= word >> 16
+    return word - (word >> 31 << 32)
+
+
+def _rotated(word: int, bits: int) -> int:
+    word &= 0xFFFFFFFF
+    return word << bits & 0xFFFFFFFF | word >> (32 - bits)
+
+
+def detached(frame: Any) -> Any:
+    """A new frame of the same rows, without the plan that made them.
+
+    Spark would pass on that plan, and statistics that it estimated from true counts.
+    """
+    if not hasattr(frame, "_jdf"):  # Spark Connect
+        return frame
+    java, session = frame._jdf, frame.sparkSession
+    rows = session._jsparkSession.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
+    return DataFrame(rows, session)
