@@ -161,7 +161,7 @@ def test_noise_below_zero_is_shown_and_drawn_at_zero() -> None:
     chart = report_charts(facts)[-1]
     assert len(chart.to_dict()["data"]["values"]) == 4
     assert "are drawn at zero" in chart.words
-    assert "The last 2 numbers, from 5 to 6 items on, are not drawn" in chart.words
+    assert "From 5 to 6 items on they are not drawn" in chart.words
     assert ">-31</text>" in chart.svg().replace("\u2212", "-")
     reports = flat(facts)
     assert "<td>-48</td>" in reports["html"]

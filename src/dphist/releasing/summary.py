@@ -195,8 +195,9 @@ def _margins_in_words(margins: NDArray[Any] | None) -> str:
     if margins is None or not margins.size:
         return "in the column margin (95 %)"
     usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
-    upper = f"±{figure(most)} at most, " if most > usual else ""
-    return f"±{figure(usual)} for half of the counts (95 %); {upper}see the column margin"
+    if most <= usual:
+        return f"±{figure(usual)} per count (95 %)"
+    return f"±{figure(usual)} for half of the counts (95 %); ±{figure(most)} at most, see the column margin"
 
 
 def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:

@@ -597,8 +597,8 @@ def _sizes(rounds: Rounds) -> Chart:
         words += " Numbers below zero come from the noise and are drawn at zero."
     if rest:
         words += (
-            f" The last {len(rest)} numbers, from {rest[0].label} items on, are not drawn: none is more than "
-            "three standard deviations above zero. The table has all of them."
+            f" From {rest[0].label} items on they are not drawn: none is more than three standard deviations "
+            "above zero. The table has all of them."
         )
     return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 

@@ -603,7 +603,7 @@ def tables(facts: Facts) -> dict[str, Table]:
         ]
         found["selection"] = (head, rows, 0)
     if rounds is not None:
-        head = ("found by", "items", "evidence needed, in users", "its noise (standard deviation)")
+        head = ("found by", "items", "evidence needed", "its noise")
         found["found"] = (head, [_cells(one) for one in rounds.steps], 1)
         users = [(label, f"{users:,}") for label, users in zip(rounds.labels, rounds.users, strict=True)]
         found["sizes"] = (("released items of a user", "users, with noise"), users, 1)
@@ -649,7 +649,8 @@ def _rounds_notes(rounds: Rounds) -> list[str]:
         notes.append(
             f"{first}Items were found in rounds: each user divides a weight among their items, an item is found "
             "when the evidence of all rounds so far is above the threshold of the round, and what was found or "
-            f"is hopeless leaves the lists of all users, so that their other items get more weight.{alone}"
+            f"is hopeless leaves the lists of all users, so that their other items get more weight. Evidence is "
+            f"in users who count in full, and its noise one standard deviation.{alone}"
         )
     notes += [_needed_words(rounds), _limit_words(rounds), *doubts(rounds.reason)]
     return notes
@@ -674,7 +675,8 @@ def _rounds_numbers(facts: Facts, rounds: Rounds) -> list[tuple[str, str, str]]:
     numbers = [("Mechanism", *MECHANISMS[plan.mechanism])]
     if facts.rows.margins:
         most = f"±{figure(max(facts.rows.margins))}"
-        meaning = f"Half of the counts have at most this {100 * facts.rows.level:g} % margin, all of them {most}."
+        level = f"{100 * facts.rows.level:g} %"
+        meaning = f"Half of the counts have a margin of at most this ({level}); the largest is {most}."
         numbers.append(("Margin of a count", f"±{figure(summary.margin)}", meaning))
     if rounds.needed is not None:
         numbers.append(
@@ -685,7 +687,7 @@ def _rounds_numbers(facts: Facts, rounds: Rounds) -> list[tuple[str, str, str]]:
         meaning = f"Of the noise alone (95 %). Users with up to {full} count in full, others less for each."
         numbers.append(("Noise of the measurement", f"±{figure(1.96 * rounds.measured)}", meaning))
     limit, _, more = summary.limit_words.partition("; ")
-    numbers.append(("Items per user", limit, f"{more[:1].upper()}{more[1:]}." if more else ""))
+    numbers.append(("User limit", limit, f"{more[:1].upper()}{more[1:]}." if more else ""))
     if plan.contract.max_nonzero is not None:
         meaning = "All of them are released, including those with no users."
         numbers.append(("Items of the public list", f"{plan.contract.max_nonzero:,}", meaning))
