@@ -120,7 +120,7 @@ def test_search_log_request_has_only_known_keys() -> None:
     known = {entry.name.replace("_", "-") for entry in fields(Request)}
     assert set(values) <= known
     request = request_from(values)
-    assert (request.epsilon, request.delta, request.max_items_per_user) == (1.0, 1e-6, 20)
+    assert (request.epsilon, request.delta, request.in_rounds) == (1.0, 1e-6, True)
 
 
 def commands_of(script: Path, folder: Path, *words: str) -> list[list[str]]:
