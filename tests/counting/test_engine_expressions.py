@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 import dphist
-from dphist.counting.task import Column, Resources, Task, Value
+from dphist.counting.task import Column, Resources, RoundsTask, Task, Value
 from dphist.errors import InputError
 from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
 from scheduling import crossed
@@ -164,7 +165,11 @@ def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
         given["values"] = (Value("n", Fraction(0), Fraction(8)),)
     wanted = [computed(path, *asked["items"], max_items_per_user=2, **given) for path in paths]
     if "sizes" in more:
-        found = [engine(Resources()).sizes(replace(one, max_items_per_user=None), [1, 2]) for one in wanted]
+        found = []
+        for one in wanted:
+            in_rounds = RoundsTask(one.events, one.choice, 256, 4096, 8, alone=False)
+            with engine(Resources()).rounds(in_rounds) as counted:
+                found.append(counted.sizes(np.arange(counted.items), [1, 2, 256]))
         assert found[0] == found[1]
         assert sum(found[0]) > 0
         return

@@ -120,7 +120,7 @@ class SparkRounds:
         task, names = self.task, sum_names(self.task.values)
         weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], ITEMS)
         parts = [
-            sql.expr(weighted_sum(name, value, ((1, task.lattice),), "div")).alias(name)
+            sql.expr(weighted_sum(name, value, task.lattice, "div")).alias(name)
             for name, value in zip(names, task.values, strict=True)
         ]
         weighted = self._lists.withColumn("weight", weight)
