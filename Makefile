@@ -44,7 +44,7 @@ demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on i
 	@$(BIN)/dphist $(RELEASE) --output demo-output/demo-queries.parquet --force > demo-output/demo-release.txt
 	@fold -s -w 100 demo-output/demo-release.txt
 	@echo
-	@echo "3. Estimates and true counts (only synthetic data may be compared like this)"
+	@echo "3. Counts and true numbers of users (only synthetic data may be compared like this)"
 	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/demo-queries.parquet
 	@echo
 	@echo "4. Verify: recipients can check the result against its certificate"

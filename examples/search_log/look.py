@@ -33,7 +33,11 @@ def look(log: Path, release: Path) -> str:
             [PERSONAL],
         ).fetchall()[0]
         columns = [name for name, *_ in connection.execute("DESCRIBE released").fetchall()]
-        shown = [name for name in ("estimate", "count") if name in columns]
+        shown = [name for name in ("count", "margin") if name in columns]
+        held = 0.0
+        if "margin" in shown:
+            within = "SELECT avg((abs(count - users) <= margin)::INT) FROM released JOIN truth USING (query)"
+            held = connection.execute(within).fetchall()[0][0] or 0.0
         rows = connection.execute(
             f"SELECT query, users, {', '.join(shown)} FROM released JOIN truth USING (query) "
             "ORDER BY count DESC LIMIT ?",
@@ -51,10 +55,8 @@ def look(log: Path, release: Path) -> str:
         f"{query[:30]:<30}  {users:>12,}" + "".join(f"  {number:>12,.0f}" for number in numbers)
         for query, users, *numbers in rows
     ]
-    lines += [
-        "",
-        "Counts are lower than the numbers of users: the limit leaves out some queries of users with many.",
-    ]
+    if "margin" in shown:
+        lines += ["", f"The margins hold the number of users of {held:.0%} of the released queries."]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dphist.cli import commands
 from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.ledger.accounts import composer_for
 from release_commands import command
 
 TOTAL = ["--epsilon", "3", "--delta", "1e-5"]
@@ -46,8 +47,8 @@ def init(dataset: str = "log", *words: str) -> str:
 def test_init_book_show_and_plan(folder: Path) -> None:
     assert " ".join(init().split()) == (
         "The total budget of the dataset 'log' in a.ledger is epsilon 3.0 and delta 1e-05. That is enough for one "
-        "release with epsilon 3 and delta 1e-05, or for about 52 weekly releases with epsilon 0.057 and delta "
-        "1.9e-07 each (with a limit on the items of each user, such as --max-items-per-user 20)."
+        "release with epsilon 3 and delta 1e-05, or for about 52 weekly default releases with epsilon 0.057 and "
+        "delta 1.9e-07 each."
     )
     ledger = Ledger.open("a.ledger")
     first = ledger.book("log", Spend(1, 1e-6, None, {"guarantee": "a sentence"}), SumComposer())
@@ -90,6 +91,30 @@ def test_json(folder: Path) -> None:
     }  # fmt: skip
     (one,) = json.loads(output("show", "a.ledger", "--dataset", "log", "--json"))["datasets"]
     assert one["bookings"] == [{**entry, "certificate": {"guarantee": "a sentence"}}]
+
+
+def test_the_gaussian_filter(folder: Path) -> None:
+    """The first booking of `auto` chooses it for Gaussian noise, and all commands name its two limits."""
+    output("init", "a.ledger", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6")
+    words = ["plan", "a.ledger", "--dataset", "log", "--epsilon", "0.3", "--delta", "1e-8"]
+    planned = " ".join(output(*words).split())
+    assert planned.startswith(
+        "It fits. Remaining budget of the dataset 'log': about 105 more releases like this one"
+    )
+    assert planned.endswith("It would be the first release, which fixes the accounting: gdp.")
+    output("init", "a.ledger", "--dataset", "weeks", "--epsilon", "3", "--delta", "1e-6", "--accounting", "gdp")
+    ledger = Ledger.open("a.ledger")
+    composer = composer_for("gdp", ledger.account("weeks").total)
+    ledger.book("weeks", Spend(0.3, 1e-8, {"mu_squared": 0.25, "delta": 1e-8}), composer)
+    (facts,) = json.loads(output("show", "a.ledger", "--dataset", "weeks", "--json"))["datasets"]
+    assert facts["accounting"] == "gdp"
+    assert facts["mu_squared_left"] == pytest.approx(0.3967077817521736 - 0.25)
+    assert facts["delta_left"] == pytest.approx(4.9e-7)
+    assert 1e-8 < facts["delta_spent"] < 2e-8
+    again = json.loads(output(*words[:2], "--dataset", "weeks", *words[4:], "--json"))
+    assert (again["fits"], again["more"], again["accounting"]) == (True, 39, "gdp")
+    result = run(*words[:2], "--dataset", "weeks", "--epsilon", "3", "--delta", "1e-7", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["more"]) == (3, 0)
 
 
 def test_a_release_over_budget_has_exit_code_3(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import sqlite3
 import traceback
 from dataclasses import replace
 from fractions import Fraction
@@ -74,6 +76,29 @@ def test_a_check_refuses_what_a_count_refuses(engine: Factory, sources: dict[str
         with pytest.raises(InputError) as caught:
             engine(Resources()).check(wanted)
         assert caught.value.with_flags == refusal(engine, wanted)
+
+
+@WITHOUT_CLUSTER
+def test_sql_may_have_braces(engine: Factory, sources: dict[str, Any]) -> None:
+    items = ("q=regexp_replace(query, '[A-Z]e{1}', '{}')", "r='{0}{what}{' || n")
+    found = histogram(engine, computed(sources["csv"], *items, where="query <> '{1}' AND n < '3'"))
+    assert found == {
+        ("{}a", "{0}{what}{1"): 1,
+        ("tea", "{0}{what}{2"): 1,
+        ("Milk", "{0}{what}{20"): 1,
+        (SECRET, "{0}{what}{10"): 1,
+    }
+
+
+@EMBEDDED
+def test_an_error_repeats_a_query_with_braces(engine: Factory, tmp_path: Path) -> None:
+    path, query = tmp_path / "x.sqlite", "SELECT '{0}{what}' AS item, nothing FROM log"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute('CREATE TABLE log ("user", item)')
+    with pytest.raises(InputError) as caught:
+        engine(Resources()).check(task(path, query=query))
+    assert "'{0}" in str(caught.value)
+    assert str(caught.value).endswith("is not valid SQL")
 
 
 @by_engine("kind", COMPUTED, ["csv"], COMPUTED)

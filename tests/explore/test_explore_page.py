@@ -21,7 +21,7 @@ from scheduling import THOROUGH
 
 pytestmark = pytest.mark.together("test_explore_page")
 # Its certificate takes seconds.
-SLOW = {**START, "epsilon": "0.05", "delta": "1e-12", "publish": "top", "top": "1000000", "max_items_per_user": ""}
+SLOW = {**START, "epsilon": "0.05", "delta": "1e-12", "publish": "top", "top": "1000000"}
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,13 @@ def test_the_main_questions_and_their_answer(opened: Opened, browser: Any) -> No
         settled(page)
         assert not page.is_visible("#delta")
         assert not page.is_visible("#threshold")
-        assert page.inner_text("#headline").startswith(
-            "Items with 102 users or more, counted after the limit, are mostly released: ±38"
-        )
-        assert "--epsilon 1 --delta 1e-6 --max-items-per-user 20 --output" in page.inner_text("#release_command")
+        assert page.inner_text("#headline").startswith("Items with about ")
+        assert "--epsilon 1 --delta 1e-6 --output" in page.inner_text("#release_command")
         before = {name: drawing(page, name) for name in ("picture", "shares")}
         changes = [
             ("privacy", "3", "--epsilon 3 --delta 1e-6"),
             ("users", "2000000", "--delta 1e-8"),
-            ("mean_items", "4", "--max-items-per-user 20"),
+            ("mean_items", "4", "--delta 1e-8 --output"),
             ("max_items_per_user", "5", "--max-items-per-user 5"),
             ("publish", "top", "--top 100"),
             ("publish", "list", "--items items.csv"),
@@ -95,40 +93,35 @@ def test_each_privacy_level_has_its_badge(address: str, browser: Any) -> None:
 def test_numbers_and_charts_follow_every_option(address: str, browser: Any) -> None:
     with opened_page(browser, address, viewport={"width": 1200, "height": 900}) as (page, seen):
         unfold(page)
-        expected = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20).threshold
-        assert assert_agrees(page)["threshold"] == expected
-        change(page, delta="1e-5", max_nonzero="9", max_items_per_user="")
+        assert assert_agrees(page)["threshold"] == dphist.plan(epsilon=1, delta=1e-6).threshold
+        assert not page.is_visible("#sigma")
+        change(page, delta="1e-5", max_nonzero="9")
         assert assert_agrees(page)["delta"] == 1e-5
         room, wide = page.eval_on_selector(
             "#comparison", "table => [table.parentElement.clientWidth, table.parentElement.scrollWidth]"
         )
         assert wide <= room, "the last column of the table is cut off"
         assert page.locator("#comparison tr.best").count() >= 1
-        assert not page.is_visible("#limit-section")
+        assert page.is_visible("#sigma")
         # The slower answers are not requested while they are folded.
         page.click("#more > summary")
         change(page, epsilon="0.7", max_nonzero="", max_items_per_user="12")
         assert assert_agrees(page)["mechanism"] == "gshm"
         page.click("#more > summary")
-        settled(page)
-        dropped = drawing(page, "limit")
-        page.select_option("#excess", "spread")
-        settled(page)
-        spread = dphist.plan(epsilon=0.7, delta=1e-5, max_items_per_user=12, excess="spread")
-        assert assert_agrees(page)["threshold"] == spread.threshold
-        assert "--excess spread --output" in page.inner_text("#release_command")
-        assert drawing(page, "limit") != dropped
-        assert "with 192 items they count 0.25 for each" in page.inner_text("#limit-words")
-        page.click("#more > summary")
         page.select_option("#mechanism", "laplace")
-        page.wait_for_selector("#excess-adjusted:has-text('Not used')")
         settled(page)
         assert assert_agrees(page)["mechanism"] == "laplace"
+        change(page, max_items_per_user="")
+        page.wait_for_selector("#mechanism-adjusted:has-text('Not used')")
+        page.select_option("#goal", "keys")
+        settled(page)
+        assert assert_agrees(page)["mechanism"] == "rounds"
+        assert "--goal keys --output" in page.inner_text("#release_command")
         jargon = re.findall(r"gshm|csh|\btau\b|τ|add-the-deltas", page.inner_text("body"), re.IGNORECASE)
         assert jargon == []
         assert seen.errors == []
         kinds = {url.partition("/api/")[2] for url in seen.requests if "/api/" in url}
-        assert kinds == {"plain", "limit", "trial", "table"}
+        assert kinds == {"plain", "trial", "table"}
 
 
 def test_the_address_keeps_the_values(address: str, browser: Any) -> None:
@@ -233,7 +226,7 @@ def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str
         settled(page)
         unfold(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        for node in ("body", "#picture svg text", "#limit svg text"):
+        for node in ("body", "#picture svg text", "#trial svg text"):
             style = f"getComputedStyle(document.querySelector('{node}'))"
             ground = sum(
                 map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor")))
@@ -245,9 +238,8 @@ def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str
             assert abs(ground - ink) > 450
         for chart in ("picture", "shares"):
             assert len(page.get_attribute(f"#{chart} svg", "aria-label")) > 40
-        for chart in ("limit", "trial"):
-            assert page.get_attribute(f"#{chart} svg", "role") == "img"
-            assert len(page.inner_text(f"#{chart}-words")) > 40
+        assert page.get_attribute("#trial svg", "role") == "img"
+        assert len(page.inner_text("#trial-words")) > 40
         assert accessibility_violations(page) == []
         page.emulate_media(media="print", color_scheme=scheme)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -286,7 +278,7 @@ def test_outdated_numbers_are_pale_and_not_copied(address: str, browser: Any) ->
 def test_slower_answers_are_shown_together(address: str, browser: Any) -> None:
     with opened_page(browser, address) as (page, _):
         unfold(page)
-        before = page.inner_text("#outcome"), drawing(page, "limit")
+        before = page.inner_text("#outcome"), drawing(page, "trial")
         held: list[Any] = []
         page.route("**/api/table", lambda route: held.append(route))
         with page.expect_request("**/api/table"):
@@ -294,10 +286,10 @@ def test_slower_answers_are_shown_together(address: str, browser: Any) -> None:
         assert "--max-items-per-user 7" in page.inner_text("#release_command")
         assert page.get_attribute("#results", "aria-busy") == "false"
         assert page.get_attribute("#more", "aria-busy") == "true"
-        assert (page.inner_text("#outcome"), drawing(page, "limit")) == before
+        assert (page.inner_text("#outcome"), drawing(page, "trial")) == before
         held[0].continue_()
         settled(page)
-        after = page.inner_text("#outcome"), drawing(page, "limit")
+        after = page.inner_text("#outcome"), drawing(page, "trial")
         assert after[0] != before[0]
         assert after[1] != before[1]
 

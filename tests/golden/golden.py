@@ -277,7 +277,7 @@ def plans() -> list[Case]:
     cases = [Case(f"plan {line}", partial(facts_of, partial(plan_by_flags, line))) for line in lines]
     # The command also plans for its advice, which costs more than the plan. It has the same numbers.
     cases += [command_case(f"plan {line}", quick=place % 9 == 1) for place, line in enumerate(lines[::3])]
-    cases += [command_case(f"release {rest} --dry-run", quick="auto" not in rest) for rest in DRY_RUNS]
+    cases += [command_case(f"release {rest} --dry-run") for rest in DRY_RUNS]
     return cases
 
 
@@ -334,9 +334,9 @@ OTHER_PLANS = (
 BUDGET = "--user user --item item --epsilon 1 --delta 1e-6"
 DRY_RUNS = (
     f"events.csv {BUDGET} --max-items-per-user 4",
-    f"events.parquet {BUDGET} --max-items-per-user auto",
-    f"events.parquet {BUDGET} --max-items-per-user auto --cap-share 0.1 --mechanism gaussian",
-    f"events.parquet {BUDGET} --max-items-per-user auto --sum amount:0:100 --mean rating:1:5",
+    f"events.parquet {BUDGET}",
+    f"events.parquet {BUDGET} --goal keys --mechanism gaussian",
+    f"events.parquet {BUDGET} --sum amount:0:100 --mean rating:1:5",
     f"events.parquet {BUDGET} --top 10 --offset none",
     f"events.parquet {BUDGET} --max-nonzero 60 --interval 0.95",
     f"events.parquet {BUDGET} --items items.csv --max-items-per-user 2",
@@ -347,7 +347,7 @@ DRY_RUNS = (
 def commands() -> list[Case]:
     """Outputs of commands and functions that release nothing."""
     cases = [command_case(line, quick=line not in SLOW_COMMANDS) for line in COMMANDS]
-    for kind in ("zcdp", "pld", "sum"):
+    for kind in ("gdp", "zcdp", "pld", "sum"):
         cases.append(Case(f"ledger {kind}", partial(facts_of, partial(ledger_facts, kind)), kind == "sum"))
     for name, ask in FUNCTIONS.items():
         cases.append(Case(name, partial(facts_of, ask), name not in SLOW_FUNCTIONS))
@@ -365,10 +365,10 @@ COMMANDS = (
     "profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5",
     "profile --sigma 30 --gamma 4 --tau 165 --max-nonzero 20 --epsilon 0.1 --epsilon 3 --delta 1e-4",
     "simulate --zipf 1.1,1000,500 --epsilon 1 --delta 1e-6 --caps 1,4,16 --tops 10",
-    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --caps 2,8 --tops 100 --no-auto --for keys",
+    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --caps 2,8 --tops 100 --for keys",
     "simulate --from events.csv --user user --item item --epsilon 1 --delta 1e-6 --caps 1,2,3 --tops 5 --for mass",
     "simulate --from events.parquet --user user --item item --item country --where \"country <> 'at'\" "
-    "--epsilon 2 --delta 1e-5 --caps 2,6 --tops 20 --no-auto",
+    "--epsilon 2 --delta 1e-5 --caps 2,6 --tops 20",
 )
 SLOW_COMMANDS = (COMMANDS[0], COMMANDS[9], COMMANDS[11])
 
@@ -511,8 +511,8 @@ RELEASES = (
     f"events.parquet {BUDGET} --max-items-per-user 5 --sum amount:0:100 --mean rating:1:6",
     f"events.parquet {BUDGET} --max-nonzero 200 --max-items-per-user 3",
     f"events.parquet {BUDGET} --max-nonzero 12",
-    f"events.parquet {BUDGET} --max-items-per-user auto",
-    f"events.parquet {BUDGET} --max-items-per-user auto --cap-share 0.1 --sum amount:0:100",
+    f"events.parquet {BUDGET}",
+    f"events.parquet {BUDGET} --goal keys --sum amount:0:100",
     f"events.parquet {BUDGET} --max-items-per-user 4 --mechanism gaussian --minimize noise",
     f"events.parquet {BUDGET} --max-items-per-user 4 --lower-threshold 120 --round",
     f"events.parquet {BUDGET} --max-nonzero 200 --minimize noise --gamma 5",
@@ -612,7 +612,7 @@ ON_SPARK: dict[str, dict[str, Any]] = {
     "sums": {"max_items_per_user": 5, "sum": "amount:0:100", "mean": "rating:1:6"},
     "both bounds": {"max_nonzero": 200},
     "non-zero counts": {"max_items_per_user": None, "max_nonzero": 12},
-    "chosen cap": {"max_items_per_user": "auto"},
+    "rounds": {"max_items_per_user": None},
     "fixed types": {"types": "fixed", "standard_error": True, "round": True},
 }
 

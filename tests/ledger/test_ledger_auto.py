@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dphist.planning.auto_cap import ChoicePlan
+from mpmath import mp
 from test_ledger_composing import worst_of
 
 import dphist
 import oracles_gdp as oracle
-from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import Account, FilterComposer, composer_for, limits_of
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
-from dphist.releasing.document import choice_for
 from dphist.releasing.spending import SHARES, price_of, spend_of
 from release_commands import bookings, command, log_in
 
 ONE = Budget(1.0, 1e-6)
 THREE = Budget(3.0, 1e-6)
 CAPPED: dict[str, Any] = {"max_items_per_user": 20}
-
-
-@cache
-def chosen_cap() -> ChoicePlan:
-    return choice_for(Budget(1.0, 1e-7))
 
 
 def account(total: Budget) -> Account:
@@ -64,7 +55,9 @@ CASES = [
     (THREE, 0.3, 1e-8, CAPPED, "gdp", 90),
     (THREE, 0.3, 1e-8, {"public_items": 50}, "gdp", 102),
     (THREE, 0.3, 1e-8, CAPPED | {"mechanism": "laplace"}, "zcdp", 74),
-    (THREE, 1.0, 1e-7, None, "sum", 3),
+    (THREE, 0.3, 1e-8, {"mechanism": "gaussian"}, "gdp", 105),
+    (THREE, 1.0, 1e-7, {"mechanism": "gaussian"}, "gdp", 9),
+    (THREE, 1.0, 1e-7, {}, "sum", 3),
     (Budget(10.0, 1e-6), 1.0, 1e-7, CAPPED, "sum", 10),
 ]
 
@@ -73,7 +66,7 @@ CASES = [
 def test_the_accounting_by_which_more_releases_fit(
     total: Budget, epsilon: float, delta: float, contract: Any, accounting: str, number: int
 ) -> None:
-    planned = chosen_cap() if contract is None else dphist.plan(epsilon=epsilon, delta=delta, **contract)
+    planned = dphist.plan(epsilon=epsilon, delta=delta, **contract)
     spend, composer = price_of(planned, account(total))
     assert composer.accounting == accounting
     fit = account(total).more_that_fit(spend, composer)
@@ -84,24 +77,13 @@ def test_the_accounting_by_which_more_releases_fit(
             assert account(total).more_that_fit(spend_of(planned, other), others) <= fit
 
 
-def test_a_chosen_cap_is_booked_with_its_sizes_and_its_worst_release() -> None:
-    planned = chosen_cap()
-    spend = spend_of(planned, "zcdp")
-    assert spend.profile is not None
-    costs = [zcdp_of_plan(plan) for plan in planned.plans]
-    rho = Fraction(1, 2) / planned.choice.variance + max(Fraction(cost.rho) for cost in costs)
-    assert Fraction(spend.profile["rho"]) >= rho
-    assert spend.profile["rho"] == pytest.approx(float(rho), rel=1e-12)
-    assert spend.profile["delta"] == max(cost.delta for cost in costs)
-
-
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("total", [ONE, THREE, Budget(0.1, 1e-9), Budget(20.0, 1e-3)])
 @pytest.mark.parametrize(
     ("accounting", "name", "delta_of"),
     [
         ("zcdp", "rho", lambda rho, epsilon: delta_zcdp(rho=rho, epsilon=epsilon)),
-        ("gdp", "mu_squared", lambda squared, epsilon: oracle.gaussian_delta(squared, epsilon)),
+        ("gdp", "mu_squared", lambda squared, epsilon: oracle.gaussian_delta_of_move(mp.sqrt(squared), epsilon)),
     ],
     ids=["zcdp", "gdp"],
 )
@@ -115,7 +97,10 @@ def test_the_limits_of_each_share_are_within_the_total(
     assert delta_of(loss * 1.001, total.epsilon) > total.delta - beside
     composer = composer_for(accounting, total, share)
     assert composer.total_delta([Spend(0.1, 1e-12, {name: loss, "delta": beside})], total.epsilon) <= total.delta
-    for more in ({name: loss, "delta": math.nextafter(beside, 1)}, {name: math.nextafter(loss, 9), "delta": 0.0}):
+    for more in (
+        {name: loss, "delta": math.nextafter(beside, 1)},
+        {name: math.nextafter(loss, math.inf), "delta": 0.0},
+    ):
         assert composer.total_delta([Spend(0.1, 1e-12, more)], total.epsilon) == 1.0
 
 
@@ -205,6 +190,24 @@ def test_two_first_bookings_at_once_have_one_accounting(tmp_path: Path) -> None:
     assert all(one.spend.profile is not None for one in found.bookings)
 
 
+def test_a_ledger_keeps_the_accounting_that_an_earlier_version_chose(tmp_path: Path) -> None:
+    """Its limits and its prices, although gdp would fit more."""
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
+    plan = dphist.plan(epsilon=0.3, delta=1e-8, **CAPPED)
+    spend = spend_of(plan, "zcdp")
+    with ledger._writing(ledger.accounts()) as page:
+        body = spend.to_dict() | {"accounting": {"name": "zcdp", "share": 0.9}}
+        page.append("booking", "log", body)
+    found = Ledger.open(tmp_path / "a").account("log")
+    assert (found.accounting, found.share, found.by_first) == ("zcdp", 0.9, True)
+    again, composer = price_of(plan, found)
+    assert (again, composer.accounting) == (spend, "zcdp")
+    assert found.more_that_fit(again, composer) == 80
+    assert sorted(found.left(composer)) == ["delta_left", "delta_spent", "rho_left"]
+    with pytest.raises(InvalidParameter, match="has the accounting 'zcdp', not 'gdp'"):
+        ledger.book("log", Spend(0.1, 1e-9), composer_for("gdp", THREE, 0.9))
+
+
 @pytest.mark.parametrize(
     "rule",
     [None, {"name": "pld"}, {"name": "auto"}, {"name": "zcdp", "share": 1.5}, {"name": "zcdp", "share": "1"}],
@@ -239,7 +242,9 @@ def test_the_largest_epsilon_is_exact_for_the_requested_release(tmp_path: Path) 
     assert f"remaining: one release like this one with epsilon up to {largest:g}" in refused.err
 
 
-@pytest.mark.parametrize("accounting", ["zcdp", pytest.param("sum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "accounting", ["gdp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("zcdp", "sum"))]
+)
 def test_as_many_releases_fit_as_reported(tmp_path: Path, accounting: str) -> None:
     folder = log_in(tmp_path, epsilon=2.0, delta=1e-6, accounting=accounting)
     words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-7"]
@@ -256,10 +261,11 @@ def test_as_many_releases_fit_as_reported(tmp_path: Path, accounting: str) -> No
 def test_init_reports_a_weekly_budget(tmp_path: Path) -> None:
     """52 releases with it fit, but not with a fifth more."""
     done = command(tmp_path, "ledger", "init", "a", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6")
-    weekly = " ".join(done.out.split()).split("52 weekly releases with epsilon ")[1]
+    weekly = " ".join(done.out.split()).split("52 weekly default releases with epsilon ")[1]
     epsilon, delta = float(weekly.split()[0]), float(weekly.split("delta ")[1].split()[0])
     for factor, enough in ((1.0, True), (1.2, False)):
-        spend, composer = price_of(dphist.plan(epsilon=factor * epsilon, delta=delta, **CAPPED), account(THREE))
+        planned = dphist.plan(epsilon=factor * epsilon, delta=delta, mechanism="gaussian")
+        spend, composer = price_of(planned, account(THREE))
         assert (account(THREE).more_that_fit(spend, composer) >= 52) is enough
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpmath import mp, mpf
 
 import dphist
 from dphist.accounting import Profile, zcdp_of_plan
@@ -19,12 +20,14 @@ from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import (
     Account,
     Booking,
+    FilterComposer,
     ProfileComposer,
     composer_for,
     limits_of,
 )
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.spending import spend_of
+from oracles_gdp import gaussian_delta_of_move, pure_squared
 
 SUM = SumComposer()
 
@@ -194,12 +197,50 @@ def test_both_sums_are_exact_and_within_their_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    "profile", [{}, {"rho": -1.0, "delta": 0.0}, {"rho": math.nan, "delta": 0.0}, {"rho": True, "delta": 0.0},
-                {"rho": 0.1, "delta": math.inf}, {"rho": "0", "delta": 0.0}]
+    "profile", [{}, {"loss": -1.0, "delta": 0.0}, {"loss": math.nan, "delta": 0.0}, {"loss": True, "delta": 0.0},
+                {"loss": 0.1, "delta": math.inf}, {"loss": "0", "delta": 0.0}]
 )  # fmt: skip
-def test_invalid_rho_and_delta_are_refused(profile: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter, match="rho and delta"):
-        composer_for("zcdp", TOTAL).total_delta([Spend(1, 1e-7, profile)], 3.0)
+@pytest.mark.parametrize(("accounting", "name"), [("zcdp", "rho"), ("gdp", "mu_squared")])
+def test_invalid_losses_are_refused(accounting: str, name: str, profile: dict[str, Any]) -> None:
+    named = {name if key == "loss" else key: value for key, value in profile.items()}
+    with pytest.raises(InvalidParameter, match=f"the {name} and delta of a spend must be finite"):
+        composer_for(accounting, TOTAL).total_delta([Spend(1, 1e-7, named)], 3.0)
+
+
+def test_the_profile_of_another_accounting_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="the mu_squared and delta"):
+        composer_for("gdp", TOTAL).total_delta([Spend(1, 1e-7, {"rho": 0.01, "delta": 0.0})], 3.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 0.05), st.floats(0.0, 5e-8)), max_size=8), st.floats(3.0, 9.0))
+def test_squared_moves_and_deltas_add_up(pairs: list[tuple[float, float]], epsilon: float) -> None:
+    """The total delta is that of mpmath, rounded up, within the limits; else it is 1."""
+    composer = composer_for("gdp", TOTAL)
+    spends = [Spend(1, 1e-7, {"mu_squared": squared, "delta": delta}) for squared, delta in pairs]
+    squared, delta = (sum((Fraction(pair[k]) for pair in pairs), Fraction()) for k in (0, 1))
+    limits = limits_of(TOTAL, accounting="gdp")
+    found = composer.total_delta(spends, epsilon)
+    if squared > Fraction(limits[0]) or delta > Fraction(limits[1]):
+        assert found == 1.0
+        return
+    with mp.workdps(40):
+        move = mp.sqrt(mpf(squared.numerator) / squared.denominator)
+        normal = gaussian_delta_of_move(move, epsilon) if move else mpf(0)
+        truth = normal + mpf(delta.numerator) / delta.denominator
+        assert truth * (1 - mpf(10) ** -12) <= mpf(found) <= truth * (1 + mpf(10) ** -12) + mpf(10) ** -300
+    assert composer.total_delta(spends, 2.9) == 1.0
+
+
+def test_without_a_profile_a_spend_counts_as_randomised_response() -> None:
+    composer = composer_for("gdp", TOTAL)
+    assert isinstance(composer, FilterComposer)
+    squared, delta = composer.cost(Spend(0.25, 1e-7))
+    assert delta == Fraction(1e-7)
+    with mp.workdps(40):
+        assert pure_squared(0.25) <= mpf(squared.numerator) / squared.denominator
+    # Four such releases reach the limit, and zcdp allows six.
+    assert Account("log", TOTAL, "gdp").more_that_fit(Spend(0.25, 1e-9), composer) == 4
+    assert Account("log", TOTAL, "zcdp").more_that_fit(Spend(0.25, 1e-9), composer_for("zcdp", TOTAL)) == 5
 
 
 def test_releases_are_booked_with_their_rho(tmp_path: Path) -> None:
@@ -246,7 +287,7 @@ def worst_of(first: Plan, seconds: list[Plan]) -> float:
 
 
 def test_choosing_the_second_release_by_the_first_result(tmp_path: Path) -> None:
-    """Profiles alone would allow nearly twice the total; zcdp and sum do not."""
+    """Profiles alone would allow nearly twice the total; zcdp, gdp and sum do not."""
     first = dphist.plan(epsilon=2.0, delta=1e-7, public_items=1)
     laplace: dict[str, Any] = {"max_items_per_user": 1, "mechanism": "laplace"}
     seconds = [
@@ -254,14 +295,14 @@ def test_choosing_the_second_release_by_the_first_result(tmp_path: Path) -> None
     ]  # fmt: skip
     assert worst_of(first, seconds) > 1.5 * TOTAL.delta
     fits = {}
-    for accounting in ("pld", "zcdp", "sum"):
+    for accounting in ("pld", "zcdp", "gdp", "sum"):
         composer = composer_for(accounting, TOTAL)
         fits[accounting] = [
             composer.total_delta([spend_of(first, accounting), spend_of(plan, accounting)], 3.0) <= TOTAL.delta
             for plan in seconds
         ]
     assert fits["pld"] == [True, True], "each fits, and the worse one would be chosen"
-    assert not any(fits["zcdp"] + fits["sum"])
+    assert not any(fits["zcdp"] + fits["gdp"] + fits["sum"])
 
 
 def test_names_that_look_alike_are_refused(tmp_path: Path) -> None:

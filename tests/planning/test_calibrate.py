@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dphist
 import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
-from dphist.planning.compare import certify, delta_at, epsilon_at, frontier, profile, tau_for_noise
+from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
 from dphist.planning.optimum import on_lattice
 from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan

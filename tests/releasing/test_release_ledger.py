@@ -14,9 +14,10 @@ from scipy import special
 from test_release_leaks import TRUE, hidden_in, without_digests
 
 import dphist
-from dphist.errors import InputError, OverBudget
+from dphist.errors import OverBudget
 from dphist.ledger import Ledger, SumComposer
 from dphist.ledger.accounts import composer_for
+from dphist.privacy.types import RoundsNoise
 from dphist.releasing.spending import Attempt, spend_of
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import (
@@ -36,8 +37,7 @@ from release_data import events
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
 PLAIN = ["--max-items-per-user", "2"]
-# With Laplace noise the plans of all limits are made quickly.
-CHOSEN = ["--max-items-per-user", "auto", "--mechanism", "laplace"]
+ROUNDS: list[str] = []
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watching(folder / "a.ledger", monkeypatch)
 
 
-@pytest.mark.parametrize("cap", [PLAIN, CHOSEN], ids=["plain", "auto"])
+@pytest.mark.parametrize("cap", [PLAIN, ROUNDS], ids=["plain", "rounds"])
 def test_booked_before_noise_is_drawn(folder: Path, watched: Watched, cap: list[str]) -> None:
     done = command(folder, "release", "events.parquet", *BUDGET, *cap, *BOOKED, "--output", "out.csv")
     assert done.code == 0, done.err
@@ -66,7 +66,7 @@ def test_noise_before_the_booking_is_detected(
         command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv")
 
 
-@pytest.mark.parametrize("cap", [PLAIN, CHOSEN], ids=["plain", "auto"])
+@pytest.mark.parametrize("cap", [PLAIN, ROUNDS], ids=["plain", "rounds"])
 def test_the_receipt_is_in_the_certificate_and_the_state_in_the_ledger(folder: Path, cap: list[str]) -> None:
     done = command(folder, "release", "events.parquet", *BUDGET, *cap, *BOOKED, "--output", "out.csv", "--json")
     assert done.code == 0, done.err
@@ -79,11 +79,6 @@ def test_the_receipt_is_in_the_certificate_and_the_state_in_the_ledger(folder: P
     assert booking.written == {"sha256": done.data["sha256"], "address": "out.csv"}
     assert booking.spend.document["guarantee"] == document["guarantee"]
     assert booking.spend.document["request"] == document["request"]
-    if cap is CHOSEN:
-        # The booking precedes the noisy numbers of users: it has the plans of all limits, and no limit.
-        common = booking.spend.document["plan"]
-        assert common == {key: value for key, value in document["choice"].items() if key in common}
-        assert document["choice"].keys() - common.keys() == {"noisy_users", "cap", "excess", "correction"}
     assert dphist.verify(folder / "out.csv").verified
     shown = command(folder, "ledger", "show", "a.ledger", "--expect", document["booking"]["hash"], "--json")
     assert shown.data["datasets"][0]["bookings"][0]["state"] == "written"
@@ -104,14 +99,9 @@ def test_from_python_with_and_without_an_output(folder: Path) -> None:
     assert bookings(folder)[1].written == {"sha256": written.written.digest, "address": written.written.address}
 
 
-def test_a_reader_can_be_released_with_a_fixed_limit(folder: Path) -> None:
-    """Checking the columns does not consume a reader; choosing a limit would read it twice."""
+def test_a_reader_can_be_released(folder: Path) -> None:
+    """Checking the columns does not consume a reader."""
     place: dict[str, Any] = {"ledger": folder / "a.ledger", "dataset": "log"}
-    with pytest.raises(InputError, match="only once"):
-        dphist.release(
-            events(COUNTS).to_reader(), **ASKED, max_items_per_user="auto", mechanism="laplace", **place
-        )
-    assert bookings(folder) == ()
     # An item of two users is released with probability below delta.
     asked = {**ASKED, "delta": 1e-12, "max_items_per_user": 2}
     assert len(dphist.release(events(COUNTS).to_reader(), **asked, **place)) == 3
@@ -176,16 +166,16 @@ def normal_of(folder: Path, releases: int) -> float:
     return float(special.ndtr(upper) - math.exp(1.8) * special.ndtr(lower))
 
 
-@pytest.mark.parametrize("accounting", ["zcdp", pytest.param("pld", marks=pytest.mark.slow)])
-def test_releases_with_spread_are_booked_until_the_total_is_spent(tmp_path: Path, accounting: str) -> None:
-    """By the rho or the profile of all levels."""
+@pytest.mark.parametrize("accounting", ["gdp", pytest.param("zcdp", marks=pytest.mark.slow)])
+def test_releases_in_rounds_are_booked_until_the_total_is_spent(tmp_path: Path, accounting: str) -> None:
+    """By the squared move or the rho of the rounds, and no user has noise of another kind."""
     folder = log_in(tmp_path, epsilon=1.8, delta=1e-6, accounting=accounting)
-    plan = dphist.plan(epsilon=1.0, delta=1e-7, max_items_per_user=5, excess="spread")
+    plan = dphist.plan(epsilon=1.0, delta=1e-7, mechanism="gaussian")
     account = Ledger.open(folder / "a.ledger").account("log")
     composer, spend = composer_for(accounting, account.total), spend_of(plan, accounting)
     most = account.more_that_fit(spend, composer)
     assert most >= 2, "more than by sum"
-    words = ["release", "events.parquet", *BUDGET, "--max-items-per-user", "5", "--excess", "spread", *BOOKED]
+    words = ["release", "events.parquet", *BUDGET, *BOOKED]
     for number in range(most):
         done = command(folder, *words, "--output", f"{number}.csv")
         assert done.code == 0, done.err
@@ -197,16 +187,18 @@ def test_releases_with_spread_are_booked_until_the_total_is_spent(tmp_path: Path
     assert "has no room for epsilon 1.0 and delta 1e-07" in done.err
     assert names(folder) == before
     assert len(bookings(folder)) == most
-    # At least delta of normal noise for a user whose items are all changed, at any level.
-    mu = math.sqrt(most * 5) / plan.sigma
+    # At least delta of normal noise for a user who moves every round, the sizes and the measurement.
+    noise = plan.noise
+    assert isinstance(noise, RoundsNoise)
+    parts = sum(noise.parts) + noise.sizes + noise.measure
+    mu = math.sqrt(most * parts * noise.lattice**2 / noise.variance)
     normal = special.ndtr(mu / 2 - 1.8 / mu) - math.exp(1.8) * special.ndtr(-mu / 2 - 1.8 / mu)
     spent = Ledger.open(folder / "a.ledger").account("log").left(composer)["delta_spent"]
     assert normal * (1 - 1e-3) <= spent <= 1e-6
 
 
 def test_one_release_for_the_whole_total_by_profile(tmp_path: Path) -> None:
-    """Also with a chosen limit, which has no profile."""
-    for number, cap in enumerate((PLAIN, CHOSEN)):
+    for number, cap in enumerate((PLAIN, ROUNDS)):
         (tmp_path / str(number)).mkdir()
         folder = log_in(tmp_path / str(number), epsilon=1.0, delta=1e-7, accounting="pld")
         words = ["release", "events.parquet", *BUDGET, *cap, *BOOKED]
@@ -218,7 +210,9 @@ def test_one_release_for_the_whole_total_by_profile(tmp_path: Path) -> None:
         assert len(bookings(folder)) == 1
 
 
-@pytest.mark.parametrize(("cap", "accounting"), [([*PLAIN, "--mechanism", "gaussian"], "pld"), (CHOSEN, "sum")])
+@pytest.mark.parametrize(
+    ("cap", "accounting"), [([*PLAIN, "--mechanism", "gaussian"], "pld"), (ROUNDS, "sum"), (ROUNDS, "gdp")]
+)
 def test_no_true_count_is_in_the_ledger(tmp_path: Path, cap: list[str], accounting: str) -> None:
     folder = log_in(tmp_path, TRUE, accounting=accounting)
     sums = ["--sum", "spent:0:5"] if "gaussian" in cap else []

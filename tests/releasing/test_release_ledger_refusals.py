@@ -16,7 +16,6 @@ from ledger_data import tamper
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, command, log_in, names
 from release_data import events
 
-AUTO = [*BUDGET, "--max-items-per-user", "auto", "--mechanism", "laplace"]
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
 
 
@@ -84,7 +83,7 @@ def refused(folder: Path, budget: list[str], case: Case) -> None:
     assert (folder / "there.csv").read_text() == "kept\n"
 
 
-@pytest.mark.parametrize(("budget", "cases"), [(FLAGS, REFUSED), (AUTO, REFUSED[3:6])], ids=["plain", "auto"])
+@pytest.mark.parametrize(("budget", "cases"), [(FLAGS, REFUSED), (BUDGET, REFUSED[3:6])], ids=["plain", "rounds"])
 def test_refused_before_anything_is_booked(folder: Path, budget: list[str], cases: list[Case]) -> None:
     for case in cases:
         refused(folder, budget, case)
@@ -96,10 +95,8 @@ def test_refused_before_anything_is_booked(folder: Path, budget: list[str], case
 def test_bad_sums_are_refused_before_anything_is_booked(folder: Path) -> None:
     for case in SUMS:
         refused(folder, FLAGS, case)
-    # With a list of one item, all limits are planned quickly.
     _, words, code, message = SUMS[0]
-    chosen = [*BUDGET, "--max-items-per-user", "auto", "--items", "list.csv"]
-    refused(folder, chosen, ("events.parquet", words, code, message))
+    refused(folder, [*BUDGET, "--items", "list.csv"], ("events.parquet", words, code, message))
 
 
 @pytest.mark.parametrize("words", [["--ledger", "a.ledger"], ["--dataset", "log"]])
@@ -205,10 +202,15 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("step", "end"),
-    [("choosing", KeyboardInterrupt), ("counting", Stop), ("adding noise", KeyboardInterrupt), ("writing", Stop)],
-)
-def test_a_run_that_ends_after_the_booking_stays_booked(folder: Path, step: str, end: type[BaseException]) -> None:
+    ("step", "end", "limit"),
+    [
+        ("counting", KeyboardInterrupt, None), ("counting", Stop, 2), ("adding noise", KeyboardInterrupt, 2),
+        ("adding noise", Stop, None), ("writing", Stop, 2),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_after_the_booking_stays_booked(
+    folder: Path, step: str, end: type[BaseException], limit: int | None
+) -> None:
     def watch(name: str, share: float) -> None:
         if name == step:
             raise end
@@ -216,9 +218,8 @@ def test_a_run_that_ends_after_the_booking_stays_booked(folder: Path, step: str,
     before = names(folder)
     with pytest.raises((end, DphistError)):
         dphist.release(
-            folder / "events.parquet", **ASKED, max_items_per_user="auto" if step == "choosing" else 2,
-            mechanism="laplace", progress=watch, ledger=folder / "a.ledger", dataset="log",
-            output=folder / "out.csv",
+            folder / "events.parquet", **ASKED, max_items_per_user=limit, progress=watch,
+            ledger=folder / "a.ledger", dataset="log", output=folder / "out.csv",
         )  # fmt: skip
     assert [booking.written for booking in bookings(folder)] == [None]
     assert names(folder) == before

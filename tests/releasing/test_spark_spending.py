@@ -1,4 +1,4 @@
-"""Releases by Spark that are booked in a ledger, or whose limit is chosen privately."""
+"""Releases by Spark that are booked in a ledger."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pyspark.sql import DataFrame
 import dphist
 from dphist.errors import InputError
 from dphist.releasing.spending import Attempt
-from release_commands import Watched, bookings, certificate, log_in, sized_events, watching
+from release_commands import Watched, bookings, log_in, sized_events, watching
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 
 pytestmark = ON_SPARK
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
-CHOSEN: dict[str, Any] = {"max_items_per_user": "auto", "mechanism": "laplace"}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def frame() -> DataFrame:
 
 @pytest.mark.parametrize(
     "cap",
-    [pytest.param({"max_items_per_user": 2}, marks=pytest.mark.slow, id="plain"), pytest.param(CHOSEN, id="auto")],
+    [pytest.param({"max_items_per_user": 2}, marks=pytest.mark.slow, id="plain"), pytest.param({}, id="rounds")],
 )
 def test_booked_before_any_word_is_drawn(
     tmp_path: Path, frame: DataFrame, cap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -52,23 +51,3 @@ def test_booked_before_any_word_is_drawn(
     watched.wanted = 2
     with pytest.raises(AssertionError, match="noise before its booking"):
         dphist.release(frame, **asked)
-
-
-def test_a_seed_gives_the_sizes_and_the_limit_of_duckdb(frame: DataFrame) -> None:
-    ours = dphist.release(frame, **ASKED, **CHOSEN, seed=5)
-    theirs = dphist.release(frame.toArrow(), **ASKED, **CHOSEN, seed=5)
-    assert ours.chosen is not None
-    assert theirs.chosen is not None
-    assert (ours.chosen.noisy, ours.chosen.cap) == (theirs.chosen.noisy, theirs.chosen.cap)
-    assert ours.plan.to_dict() == theirs.plan.to_dict()
-    assert ours.document()["choice"] == theirs.document()["choice"]
-    assert ours.budget == dphist.Budget(1.0, 1e-7)
-
-
-def test_a_chosen_cap_verifies(tmp_path: Path, frame: DataFrame) -> None:
-    found = dphist.release(frame, **ASKED, **CHOSEN, output=tmp_path / "out.parquet")
-    document = certificate(tmp_path, "out.parquet")
-    assert found.chosen is not None
-    assert document["choice"]["cap"] == found.chosen.cap == document["plan"]["max_items_per_user"]
-    assert (document["guarantee"]["epsilon"], document["guarantee"]["delta"]) == (1.0, 1e-7)
-    assert dphist.verify(tmp_path / "out.parquet").verified

@@ -188,15 +188,15 @@ def test_the_summary_as_data() -> None:
     assert [row["label"] for row in found["rows"]] == ["Margin of error", "Mostly hidden", "User limit", "Privacy"]
 
 
-def test_estimates_from_noise_alone_are_rough() -> None:
-    """3,000 users, with noise of a few users per number at epsilon 5, and of hundreds at epsilon 0.05."""
-    rough = made(epsilon=0.05, mechanism="laplace")
-    assert "Estimates are rough" in " ".join(rough.summary.warnings)
-    assert "what it leaves out is not known" in rough.summary.limit_words
-    assert "estimate" not in rough.summary.margin_words
-    assert rough.summary.left_out is None
-    assert "Estimates are rough" not in " ".join(made(epsilon=5.0, mechanism="laplace").summary.warnings)
-    assert "Estimates are rough" not in " ".join(made(epsilon=0.05, max_items_per_user=2).summary.warnings)
+def test_a_release_in_rounds_says_its_margins_and_what_is_hidden() -> None:
+    found = made(epsilon=5.0)
+    summary, table = found.summary, found.to_arrow()
+    margins = table["margin"].to_numpy()
+    assert summary.margin == float(np.median(margins))
+    assert "see the column margin (95 %)" in summary.margin_words
+    assert found.findings is not None
+    assert f"fewer than about {found.findings.needed} users" in summary.hidden_words
+    assert "none up to 256 items" in summary.limit_words
 
 
 def few(counts: dict[str, int], **options: Any) -> str:
@@ -231,7 +231,7 @@ def test_the_margin_does_not_hide_what_a_top_k_step_subtracts() -> None:
 def test_a_query_is_a_warning() -> None:
     request = {"input": "x.duckdb", "query": "SELECT user, item FROM e GROUP BY ALL HAVING count(*) > 3"}
     found = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=3)
-    shown = summarize(found, request, Budget(1.0, 1e-6), items=9, largest=100.0).lines("")
+    shown = summarize(found, request, items=9, largest=100.0).lines("")
     assert any(line.startswith("Warning: The guarantee assumes that the rows") for line in shown)
 
 

@@ -35,7 +35,7 @@ def results() -> dict[str, Any]:
     return {
         "plan": plan,
         "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
-        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
+        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4]),
         "release": dphist.release_histogram([EVIL, "tea"], [5000, 4000], plan),
         "profile": dphist.profile(plan, [0.0, 1.0, 1.5]),
     }
@@ -78,21 +78,6 @@ def test_items_and_labels_are_escaped() -> None:
     named = dphist.chart(replace(simulation, population=replace(simulation.population, label=EVIL)))
     assert EVIL in named.words
     assert any(EVIL in "".join(one.itertext()) for one in ET.fromstring(named.svg()).iter(f"{SVG}text"))
-
-
-def test_the_limit_chart_of_a_plan() -> None:
-    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=10, excess="spread")
-    rows = [row for row in data_of(dphist.chart(plan, "limit")) if row["y"] is not None]
-    assert {row["label"] for row in rows} >= {"counted", "all items"}
-    for row in (row for row in rows if row["label"] == "counted"):
-        kept = min(row["x"], 160)
-        weight = next(level.weight for level in plan.levels if level.items >= kept) / plan.levels[0].weight
-        assert abs(row["y"] - kept * weight) < 1e-9
-    assert dphist.chart(plan, "limit").words in dphist.chart(plan).words
-    whole = dphist.chart(results()["plan"], "limit")
-    assert "a random 10 of them" in whole.words
-    with pytest.raises(InvalidParameter, match="no limit on the items per user"):
-        dphist.chart(dphist.plan(epsilon=1, delta=1e-6, top=10), "limit")
 
 
 def test_the_profile_and_release_charts_of_a_plan() -> None:
@@ -170,7 +155,7 @@ def test_the_command_plots(kind: str, tmp_path: Path) -> None:
     assert content.startswith({"png": b"\x89PNG", "svg": b"<svg "}[kind])
     assert run(tmp_path, "compare", *words, *bounds).returncode == 1
     if kind == "svg":
-        done = run(tmp_path, "simulate", *words, "--zipf", "1.1,1000,5000", "--caps", "2", "--no-auto", "--force")
+        done = run(tmp_path, "simulate", *words, "--zipf", "1.1,1000,5000", "--caps", "2", "--force")
         assert done.returncode == 0, done.stderr
         assert "NOT PRIVATE" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 

@@ -175,26 +175,25 @@ def check_phone(page: Any) -> None:
     assert page.evaluate(FITS) == []
 
 
-def test_estimates_and_the_chart_of_the_limit(browser: Any, tmp_path: Path) -> None:
-    with opened_page(browser, page_of("chosen cap", tmp_path), color_scheme="dark") as (page, seen):
-        assert page.inner_text("#table th:nth-child(2)").split()[0] == "estimate"
-        estimates, counts = numbers(page, 2), numbers(page, 4)
-        assert estimates == sorted(estimates, reverse=True)
-        # The factor is at least 1, up to rounding.
-        assert all(count <= estimate + 1.0 for count, estimate in zip(counts, estimates, strict=True))
+def test_margins_and_the_chart_of_the_sizes(browser: Any, tmp_path: Path) -> None:
+    with opened_page(browser, page_of("rounds", tmp_path), color_scheme="dark") as (page, seen):
+        assert page.inner_text("#table th:nth-child(3)").split()[0] == "margin"
+        assert all(re.fullmatch(r"±[\d,]+", cell) for cell in column(page, 3))
+        counts = numbers(page, 2)
+        assert counts == sorted(counts, reverse=True)
         drawn = {
-            name: page.locator(f"svg[aria-labelledby='{name}-title {name}-desc']") for name in ("kept", "counts")
+            name: page.locator(f"svg[aria-labelledby='{name}-title {name}-desc']") for name in ("sizes", "counts")
         }
         assert drawn["counts"].is_visible()
-        assert not drawn["kept"].is_visible()
+        assert not drawn["sizes"].is_visible()
         page.click("#expert > summary")
-        assert drawn["kept"].is_visible()
+        assert drawn["sizes"].is_visible()
         check_phone(page)
         assert seen.errors == []
 
 
 @pytest.mark.slow  # two quick tests also look at a phone
-@pytest.mark.parametrize("name", ["top-k", "known-domain", "spread", "booked", "chosen cap"])
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "booked", "rounds"])
 def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
     with opened_page(browser, page_of(name, tmp_path), color_scheme="dark") as (page, seen):
         check_phone(page)

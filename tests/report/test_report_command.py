@@ -124,24 +124,6 @@ def test_a_seeded_release_has_a_report_unless_it_is_forged(tmp_path: Path) -> No
         dphist.make_report(path)
 
 
-@pytest.mark.slow
-def test_a_forged_choice_of_a_limit(tmp_path: Path) -> None:
-    path = released(tmp_path, "out.csv", max_items_per_user="auto", seed=1)
-    document = json.loads(Path(f"{path}.certificate.json").read_text())
-    wrong: list[dict[str, Any]] = [
-        {"variance": "1/0"},
-        {"caps": 3},
-        {"noisy_users": None},
-        {"noisy_users": "many"},
-    ]
-    forgeries = [{"choice": {**document["choice"], **changes}} for changes in wrong]
-    for forgery in (*forgeries, {"choice": document["choice"], "caveats": [["all"]]}):
-        forged(path, **forgery)
-        # The choice of a seeded release is verified too.
-        with pytest.raises(dphist.NotVerified):
-            dphist.make_report(path)
-
-
 def test_bad_parameters(tmp_path: Path) -> None:
     path = released(tmp_path, max_items_per_user=2)
     with pytest.raises(dphist.InvalidParameter, match="format must be 'html' or 'markdown' or 'text', not 'pdf'"):

@@ -36,7 +36,7 @@ def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
     "name",
     [
         "gshm",
-        "chosen cap",
+        "rounds",
         "nothing",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("known-domain", "sums")),
     ],
@@ -179,9 +179,7 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
 def test_a_report_states_the_conditions_of_its_guarantee() -> None:
     for name, number in (("histogram", 2), ("gshm", 1)):
         facts = made(name)[1]
-        sentences = conditions(
-            facts.plan, facts.request, guarantee_facts(facts.plan, facts.request, facts.budget)["conditions"]
-        )
+        sentences = conditions(facts.plan, facts.request, guarantee_facts(facts.plan, facts.request)["conditions"])
         assert len(sentences) == number
         answers = {one["label"]: one["sentences"] for one in describe(facts)["meaning"]}
         assert set(sentences) <= set(answers["What is not covered"])

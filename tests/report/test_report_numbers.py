@@ -25,7 +25,6 @@ from dphist.report.words import (
     DELTAS,
     SLACK,
     at_most,
-    describe,
     list_uncovered,
     move_belief,
     one_in,
@@ -85,11 +84,12 @@ def check_data(facts: Facts, name: str) -> None:
     assert listed == {"report", "figures", *data}
     assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in keys(data))
     assert json.dumps(data, allow_nan=False)
-    assert (data["cap_choice"] is None) == (name != "chosen cap")
+    rounds = ("rounds", "nothing in rounds")
+    assert (data["rounds"] is None) == (name not in rounds)
     assert (data["booking"] is None) == (name != "booked")
-    assert (data["selection"] is None) == (name == "known-domain")
-    assert (data["interval"] is None) == (name in ("csh", "top-k, differences"))
-    assert data["charts"][0]["name"] == ("guarantee" if name == "nothing" else "counts")
+    assert (data["selection"] is None) == (name in ("known-domain", *rounds))
+    assert (data["interval"] is None) == (name in ("csh", "top-k, differences", *rounds))
+    assert data["charts"][0]["name"] == ("guarantee" if name.startswith("nothing") else "counts")
     assert data["summary"] == facts.summary.to_dict()
 
 
@@ -99,7 +99,9 @@ def test_the_curve_is_the_certified_one() -> None:
         assert len(facts.curve) == (41 if name == "gshm" else 5)
         for epsilon, delta in facts.curve[:: 10 if name == "gshm" else 2]:
             assert delta == delta_at(facts.plan, epsilon)
-        assert dict(facts.curve)[facts.plan.budget.epsilon] == facts.plan.certificate.delta <= facts.budget.delta
+        assert (
+            dict(facts.curve)[facts.plan.budget.epsilon] == facts.plan.certificate.delta <= facts.plan.budget.delta
+        )
         assert all(after <= before for (_, before), (_, after) in zip(facts.curve, facts.curve[1:], strict=False))
 
 
@@ -119,24 +121,12 @@ def test_the_curve_of_laplace_noise() -> None:
     assert delta_profile_upper(noise, facts.plan.contract, epsilon=0.0) >= curve[0.0]
 
 
-def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
-    facts = made("chosen cap", curve=True)[1]
-    curve, alone = dict(facts.curve), facts.plan
-    assert curve[facts.budget.epsilon] == facts.delta_certified > alone.certificate.delta
-    assert list(curve) == pytest.approx([0.1 * place for place in range(21)])
-    for epsilon in (0.0, 0.5, 2.0):
-        # Choice and release reveal more than the release alone, but no more than the budget allows.
-        generic = (math.e + 2e-6 - math.exp(epsilon)) / (1.0 + math.e)
-        assert delta_at(alone, epsilon) < curve[epsilon] <= max(generic, facts.delta_certified)
-    assert "at most 73.2 % of the time" in describe(facts)["promise"][1]
-
-
 def test_the_curve_of_a_seeded_release_is_that_of_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dphist.report.facts._POINTS_SHARED", 5)
-    facts = gather_facts(released(tmp_path, max_items_per_user="auto", seed=1))
-    assert facts.curve == made("chosen cap")[1].curve
+    monkeypatch.setattr("dphist.report.facts._POINTS", 5)
+    facts = gather_facts(released(tmp_path, seed=1))
+    assert facts.curve == made("rounds")[1].curve
     assert not facts.private
 
 

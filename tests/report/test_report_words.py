@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import dphist
 from dphist.errors import InputError
 from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, LimitChoice, counts_kind, gather_facts, largest_users, limit_choice
+from dphist.report.facts import Facts, counts_kind, gather_facts, largest_users
 from dphist.report.render import render, report_data
 from release_data import events
 from report_cases import BUDGET, flat, forged, made
@@ -53,6 +52,7 @@ def test_counts_that_are_not_numbers_of_users_are_announced(tmp_path: Path) -> N
 def test_the_kind_of_counts_follows_from_plan_and_request() -> None:
     asked = {"epsilon": 1.0, "delta": 1e-6}
     for options, request, kind in (
+        ({}, asked, "estimates"),
         ({"max_items_per_user": 3}, {}, "users"),
         ({"top": 20}, {}, "users"),
         ({"max_nonzero": 20}, {}, "perhaps_reduced"),
@@ -165,21 +165,6 @@ def test_a_limit_as_long_as_the_public_list_drops_nothing(tmp_path: Path) -> Non
         assert ("not what the user limit leaves out" in " ".join(data["rows_notes"])) == drops
 
 
-def test_noise_below_zero_is_shown_and_drawn_at_zero() -> None:
-    choice = LimitChoice((1, 2, 3, 4, 6), (800, 90, -31, 7, -5, -48), 10.0, 2)
-    facts = replace(histogram(), choice=choice)
-    chart = report_charts(facts)[-1]
-    assert len(chart.to_dict()["data"]["values"]) == 4
-    assert "are drawn at zero" in chart.words
-    assert "The last 2 numbers, from 5 to 6 items on, are not drawn" in chart.words
-    assert ">-31</text>" in chart.svg().replace("\u2212", "-")
-    reports = flat(facts)
-    assert "<td>-48</td>" in reports["html"]
-    assert "| over 6 | -48 |" in reports["markdown"]
-    whole = replace(facts, choice=replace(choice, users=(800, 90, 80, 70, 60, 50)))
-    assert not any(text in report_charts(whole)[-1].words for text in ("not drawn", "drawn at zero"))
-
-
 def test_an_empty_release_and_one_item() -> None:
     # A single user passes with a probability below delta = 1e-12.
     plan = dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=3)
@@ -213,10 +198,6 @@ def test_the_offset_is_part_of_the_threshold() -> None:
 
 def test_an_invalid_certificate_is_an_error_and_not_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate of a seeded release is not checked completely."""
-    choice = {"caps": [1, 2], "variance": "4", "cap": 1, "noisy_users": ["a", "b", "c"]}
-    for wrong in ({}, {"noisy_users": "abc"}, {"cap": "1", "noisy_users": [1, 2, 3]}):
-        with pytest.raises(TypeError):
-            limit_choice({**choice, **wrong})
 
     def fails(*_: Any) -> None:
         raise KeyError("counts")

@@ -68,7 +68,7 @@ def test_every_result_is_a_plain_table(tmp_path: Path) -> None:
         compose((plan, 3)),
         plan_many([{"public_items": 3}, {"public_items": 5}], epsilon=1, delta=1e-3),
         Verification("out.csv", ("fine & good",), (), False, None),
-        dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
+        dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4]),
         accounts,
         accounts.find("a & b"),
     ):

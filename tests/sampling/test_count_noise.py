@@ -12,6 +12,8 @@ import mpmath
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import special
 
 import dphist
@@ -244,3 +246,24 @@ def test_no_repr_of_the_noise_shows_a_secret() -> None:
     piece = Piece(Form(), (numbers,), numbers, (numbers,), secret)
     for holder in (session, session.cut, piece, Total(secret, secret, secret)):
         assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=12),
+    st.integers(1, 6), st.integers(1, 4),
+)  # fmt: skip
+def test_a_top_k_step_leaves_k_counts_and_moves_them_by_one(
+    others: list[tuple[int, bool]], k: int, lower: int
+) -> None:
+    """What its certificate relies on: one user moves all counts in one direction, by one at most."""
+
+    def step(counts: np.ndarray[Any, Any]) -> Any:
+        counts = np.where(counts < lower, 0, counts)  # the engines remove them
+        rank = np.sort(counts)[::-1]
+        left = Cut(int(rank[k]) if rank.size > k else 0, lower).apply(counts)
+        assert np.count_nonzero(left) <= k, "more than k counts get noise"
+        return left
+
+    without = np.array([count for count, _ in others])
+    moves = step(without + np.array([has for _, has in others])) - step(without)
+    assert set(moves) <= {0, 1} or set(moves) <= {0, -1}, "one user moves counts by more than one, or both ways"

@@ -7,12 +7,16 @@ import pickle
 import random
 import threading
 import warnings
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+import dphist
+from dphist.counting.duckdb import DuckDBEngine
 from dphist.errors import InvalidParameter
 from dphist.sampling import SecureTap, SeededTap, Tap
 from dphist.sampling import tap as tap_module
@@ -231,3 +235,34 @@ def test_the_seed_of_another_generator_does_not_repeat_the_words() -> None:
         assert_all_differ(words(), words())
     finally:
         random.setstate(state)
+
+
+def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever could guess the key would know which items of a user are counted."""
+    made, keys = list[bytes](), list[bytes]()
+
+    class Recorded(tap_module.SecureTap):
+        def words(self, n: int, /) -> tap_module.Words:
+            words = super().words(n)
+            made.append(words.tobytes())
+            return words
+
+    def recorded(count: Any) -> Any:
+        def counted(self: DuckDBEngine, task: Any, *more: Any) -> Any:
+            keys.append(task.choice.key)
+            return count(self, task, *more)
+
+        return counted
+
+    monkeypatch.setattr(tap_module, "SecureTap", Recorded)
+    for name in ("count", "rounds"):
+        monkeypatch.setattr(DuckDBEngine, name, recorded(getattr(DuckDBEngine, name)))
+    for limit in (1, 1, None, None):
+        dphist.release(
+            pa.table({"user": [1, 2], "item": ["a", "b"]}),
+            user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=limit,
+        )  # fmt: skip
+    assert len(keys) == len(set(keys)) == 4
+    for key in keys:
+        assert len(key) == 32
+        assert key in made, "the key is not from the operating system"

@@ -43,6 +43,7 @@ ALIKE = {
     "": "(empty)", " ": '" "', " a": '" a"', "a ": '"a "', "(missing)": '"(missing)"', "(empty)": '"(empty)"',
     '"(missing)"': '""(missing)""', "👩\u200d👧": "👩\u200d👧", "❤\ufe0f\u200d🔥": "❤\ufe0f\u200d🔥",
 }  # fmt: skip
+EVIL = "<script>alert('x & y')</script>"
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
 
 
@@ -95,14 +96,14 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "top-k, differences": lambda folder: released(folder, top=10, offset="none"),
     "lower threshold": lambda folder: released(folder, max_items_per_user=2, lower_threshold=10),
     "known-domain": public,
-    "chosen cap": lambda folder: released(folder, max_items_per_user="auto"),
-    "spread": lambda folder: released(folder, "spread.csv", max_items_per_user=1, excess="spread"),
+    "rounds": released,
     "sums": summed,
     "booked": booked,
     "sketch": sketched,
     "histogram": histogram,
     "duckdb": lambda folder: released(folder, "out.duckdb", max_items_per_user=2),
     "nothing": lambda folder: released(folder, counts={"a": 1, "b": 1}, max_items_per_user=2),
+    "nothing in rounds": lambda folder: released(folder, counts={"a": 1, "b": 1}),
 }
 FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.rounds import gaussian_cost_of_rounds
+from dphist.privacy.rounds import gaussian_cost_of_rounds, squared_mu
 from dphist.privacy.types import (
     Contract,
     LaplaceNoise,
@@ -61,7 +61,8 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
         rho = D/2  without shared noise;   (sqrt(D/2) + sqrt(h))^2,  h = -log(1 - delta0), with it
 
     D is the squared sensitivity per variance, delta0 the probability that a new count passes the threshold.
-    For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2).
+    For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2). For rounds it is
+    that of the worse group of users.
 
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
@@ -85,9 +86,12 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     noise, contract = plan.noise, plan.contract
     if isinstance(noise, RoundsNoise):
         cost = gaussian_cost_of_rounds(noise)
+        moved = cost.squared / 2
+        if isinstance(noise.alone, LaplaceNoise):
+            moved = max(squared_mu(noise) / 2, 1 / (2 * noise.alone.scale**2))
         # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
         rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
-        return RenyiCurve(fraction_up(cost.squared / 2), cost.event, rest)
+        return RenyiCurve(fraction_up(moved), cost.event, rest)
     delta = event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
 
 from dphist.accounting.concentrated import event_of_plan, squared_sensitivity
 from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
 from dphist.privacy.numerics import fraction_up
-from dphist.privacy.rounds import gaussian_cost_of_rounds
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.privacy.rounds import GaussianCost, gaussian_cost_of_rounds
+from dphist.privacy.types import ROUNDING, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 
 # Rounding adds at most this share of a plan's delta to its event.
 _NEGLIGIBLE = 2.0**-30
-
-
-class GaussianCost(NamedTuple):
-    """A squared move of normal noise, in deviations, and a bound of the probability of all that it misses."""
-
-    squared: Fraction
-    event: float
 
 
 def gaussian_of_plan(plan: Plan) -> GaussianCost:
@@ -32,18 +24,15 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     Guarantee: an upper bound of the squared move, and of the events, by the exact rationals of the plan.
     Source: docs/theory/accounting.md.
     """
-    noise, contract, event = plan.noise, plan.contract, event_of_plan(plan)
+    noise, contract = plan.noise, plan.contract
+    if isinstance(noise, RoundsNoise):
+        return _of_rounds(noise)
+    event = event_of_plan(plan)
     if isinstance(noise, LaplaceNoise):
         return GaussianCost(squared_move_of_laplace(noise.scale, contract.items), event)
-    if isinstance(noise, RoundsNoise):
-        cost = gaussian_cost_of_rounds(noise)
-        return GaussianCost(cost.squared, cost.event)
-    moved = squared_sensitivity(noise, contract)
     if isinstance(noise, Noise):
-        return GaussianCost(moved, event)
-    variances = [noise.variance, *([noise.variance_shared] if noise.variance_shared else [])]
-    variances += [one.variance for one in noise.sums]
-    return rounded(moved, event, min(variances), _moved_draws(noise, contract), plan.budget.delta)
+        return GaussianCost(squared_sensitivity(noise, contract), event)
+    return _of_lattice(noise, contract, event, plan.budget.delta)
 
 
 def squared_move_of_laplace(scale: Fraction, items: int) -> Fraction:
@@ -51,18 +40,30 @@ def squared_move_of_laplace(scale: Fraction, items: int) -> Fraction:
     return min(items * squared_move_of_pure(1 / scale), squared_move_of_pure(items / scale))
 
 
-def rounded(moved: Fraction, event: float, variance: Fraction, draws: int, delta: float) -> GaussianCost:
-    """The cost of discrete draws with this squared move and least variance, of which so many differ by one user.
+def _of_rounds(noise: RoundsNoise) -> GaussianCost:
+    cost = gaussian_cost_of_rounds(noise)
+    draws = (noise.most_items + noise.listed + 1) * (noise.rounds + 2 + sum(one.columns for one in noise.sums))
+    return GaussianCost(cost.squared, _with_rounding(cost.event, draws, Fraction(ROUNDING)))
 
-    The part of the variance that counts as rounding is the least whole one whose loss is negligible beside
-    `delta`. Every draw gives up the same share of its variance.
+
+def _of_lattice(noise: LatticeNoise, contract: Contract, event: float, delta: float) -> GaussianCost:
+    """The part of the least variance that counts as rounding is whole, and its loss negligible beside `delta`.
+
+    Every draw gives up the same share of its variance.
     """
-    part = Fraction(1)
+    variances = [noise.variance, *([noise.variance_shared] if noise.variance_shared else [])]
+    least = min([*variances, *(one.variance for one in noise.sums)])
+    draws, part = _moved_draws(noise, contract), Fraction(1)
     while draws * rounding_loss(part) > delta * _NEGLIGIBLE:
         part += 1
-    part = min(part, variance / 2)
-    total = Fraction(event) + draws * Fraction(rounding_loss(part))
-    return GaussianCost(moved / (1 - part / variance), fraction_up(total))
+    part = min(part, least / 2)
+    moved = squared_sensitivity(noise, contract) / (1 - part / least)
+    return GaussianCost(moved, _with_rounding(event, draws, part))
+
+
+def _with_rounding(event: float, draws: int, part: Fraction) -> float:
+    """The event, and the loss of treating this part of the variance of each draw as rounding."""
+    return fraction_up(Fraction(event) + draws * Fraction(rounding_loss(part)))
 
 
 def _moved_draws(noise: LatticeNoise, contract: Contract) -> int:

@@ -236,8 +236,7 @@ def _releases_that_fit(account: Account) -> str:
         choices = []
     if week is not None:
         choices.append(
-            f"about {WEEKS} weekly releases with epsilon {week.epsilon:g} and delta {week.delta:g} each (with a "
-            "limit on the items of each user, such as --max-items-per-user 20)"
+            f"about {WEEKS} weekly default releases with epsilon {week.epsilon:g} and delta {week.delta:g} each"
         )
     return f"That is enough for {', or for '.join(choices)}." if choices else ""
 

@@ -311,7 +311,6 @@ def simulate(
     tops: Annotated[
         str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
     ] = None,
-    no_auto: Annotated[bool, typer.Option("--no-auto", help="Do not try the automatic limit.")] = False,
     goal: Annotated[
         Literal["counts", "keys", "mass"],
         typer.Option("--for", help="Optimize for accurate counts, for many items, or for little missing mass."),
@@ -323,9 +322,8 @@ def simulate(
 ) -> None:
     """Predict the accuracy of many plans and recommend one. NOT PRIVATE: for public or synthetic data only.
 
-    Compares limits per user (dropping or spreading the excess), top-k steps and the automatic limit by the number
-    of released items, the missing users, and the mean and relative error. Run it on public data that is similar
-    to yours, never on yours.
+    Compares limits per user and top-k steps by the number of released items, the missing users, and the mean and
+    relative error. Run it on public data that is similar to yours, never on yours.
 
     \b
     Examples:
@@ -340,8 +338,8 @@ def simulate(
 
     _check_plot(plot, force)
     result = run(
-        source, zipf=zipf, caps=_numbers("--caps", caps), tops=_numbers("--tops", tops), auto=not no_auto,
-        goal=goal, **options,
+        source, zipf=zipf, caps=_numbers("--caps", caps), tops=_numbers("--tops", tops), goal=goal,
+        **options,
     )  # fmt: skip
     if as_json:
         print_json(result.to_dict())

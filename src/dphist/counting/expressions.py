@@ -190,9 +190,9 @@ def bind(
     problem = _unsupported_call(connection, nodes, kind) or _too_long(nodes)
     if problem is not None:
         raise InputError(f"{title} cannot be used: {problem}")
+    condition = tried if kind == "condition" else f"({tried}) IS NULL"
     try:
-        where = f"SELECT 1 FROM {{}} WHERE {tried if kind == 'condition' else f'({tried}) IS NULL'}"
-        connection.execute(f"EXPLAIN {where.format(rows)}").fetchall()
+        connection.execute(f"EXPLAIN SELECT 1 FROM {rows} WHERE {condition}").fetchall()
         result = type_of(connection, tried, rows)
     except Exception as error:
         reason = about_sql(error)
@@ -202,7 +202,7 @@ def bind(
             raise InputError(f"{title} cannot be used: {problem}")
         try:
             # Some casts between types fail when a query begins, whatever its rows are.
-            connection.execute(where.format(row)).fetchall()
+            connection.execute(f"SELECT 1 FROM {row} WHERE {condition}").fetchall()
             connection.execute(f"SELECT CAST({tried} AS VARCHAR) FROM {row}").fetchall()
         except Exception as error:
             raise InputError(f"{title} cannot be used: {about_sql(error)}") from None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dphist.counting import sql
 from dphist.counting.sql import ITEMS, Pairs
 from dphist.counting.task import RoundsTask
+from dphist.counting.workspace import MEGABYTE
 
 if TYPE_CHECKING:
     from dphist.counting.duckdb import Session
@@ -26,6 +27,7 @@ IntArray = NDArray[np.int64]
 # Distinct pairs as they are read, and the number of items of all users.
 ONCE: Final = "dphist_once"
 USERS: Final = "dphist_users_once"
+NUMBERED: Final = "dphist_numbered"
 # The items by number; the pairs of the users with several items, as numbers; and how many pairs each of them has.
 NAMES: Final = "dphist_items"
 PAIRS: Final = "dphist_pairs"
@@ -39,9 +41,15 @@ FIRST: Final = "dphist_first"
 # The pairs of the found items, and how many of them each user has.
 FOUND: Final = "dphist_found"
 FOUND_USERS: Final = "dphist_found_users"
-TABLES: Final = (ONCE, USERS, NAMES, PAIRS, SEVERAL, LIVE, NEXT, WEIGHTS, FIRST, FOUND, FOUND_USERS)
+TABLES: Final = (ONCE, USERS, NUMBERED, NAMES, PAIRS, SEVERAL, LIVE, NEXT, WEIGHTS, FIRST, FOUND, FOUND_USERS)
 # A registered array of item numbers.
 CHOSEN: Final = "dphist_chosen"
+# DuckDB groups whole numbers by arrays, several times as fast as by hash tables, if their range is within 2^bits.
+# It uses one array per thread and one more, outside of its memory limit: part of the limit is left to them.
+NEEDED: Final = 500 * MEGABYTE
+SHARE: Final = 4
+ENTRY: Final = 18  # bytes for each sum
+DEFAULT_BITS: Final = 12
 
 
 def drop_beyond(pairs: Pairs, most: int, order: str) -> str:
@@ -73,17 +81,19 @@ def numbered_items(pairs: Pairs, known: str | None, ordered: bool) -> str:
     return f"SELECT CAST(row_number() OVER ({order}) - 1 AS INTEGER) AS i, * FROM ({rows})"
 
 
-def numbered_pairs(pairs: Pairs, users: str) -> str:
-    """The query of the pairs of these users, as numbers `u` and `i`, with their sums."""
+def with_item_numbers(pairs: Pairs) -> str:
+    """The query of the pairs with the numbers `i` of the items, and the sums."""
     keys = [f"k{k}" for k in range(len(pairs.items))] if pairs.listed is not None else pairs.items
     same = [f"o.{item} {pairs.equal} n.{key}" for item, key in zip(pairs.items, keys, strict=True)]
     if pairs.listed is not None:
         same.append("n.matched")
-    columns = ["m.number AS u", "n.i", *(f"o.{v}" for v in sql.sum_names(pairs.values))]
-    return (
-        f"SELECT {', '.join(columns)} FROM {ONCE} AS o JOIN ({users}) AS m ON o.u = m.u "
-        f"JOIN {NAMES} AS n ON {' AND '.join(same)}"
-    )
+    columns = ["o.u", "n.i", *(f"o.{v}" for v in sql.sum_names(pairs.values))]
+    return f"SELECT {', '.join(columns)} FROM {ONCE} AS o JOIN {NAMES} AS n ON {' AND '.join(same)}"
+
+
+def with_user_numbers(source: str, users: str) -> str:
+    """The query of the pairs with the numbers `u` of these users."""
+    return f"SELECT number AS u, * EXCLUDE (u, number) FROM {source} JOIN ({users}) AS m USING (u)"
 
 
 def look_up(weights: Sequence[int], place: str) -> str:
@@ -108,7 +118,9 @@ class DuckDBRounds:
     def read(self) -> None:
         """Read the events into tables."""
         task, pairs, most = self.task, self.pairs, self.task.most_items
-        self._create(ONCE, pairs.once())
+        rows = self._create(ONCE, pairs.once())
+        self._make_room()
+        self._allow_arrays(rows)
         users = f"SELECT u, count(*) AS {ITEMS} FROM {ONCE} GROUP BY u"
         self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
         if self._rows(f"SELECT 1 FROM {USERS} WHERE {ITEMS} > {most} LIMIT 1"):
@@ -117,14 +129,19 @@ class DuckDBRounds:
         self._create(NAMES, numbered_items(pairs, self.listed, task.ordered))
         self.items = int(self._rows(f"SELECT count(*) FROM {NAMES}")[0][0])
         several = f"FROM {USERS}" + (f" WHERE {ITEMS} > 1" if task.alone else "")
-        self._create(PAIRS, numbered_pairs(pairs, f"SELECT u, number {several}"))
+        numbered = f"({with_item_numbers(pairs)})"
+        if not self._entries:
+            # With little memory one join at a time.
+            self._create(NUMBERED, numbered)
+            numbered = NUMBERED
+        self._size = self._create(PAIRS, with_user_numbers(numbered, f"SELECT u, number {several}"))
         self._create(SEVERAL, f"SELECT number AS u, least({ITEMS}, {most}) AS n {several}")
         self._alone = np.zeros(self.items, np.int64)
         if task.alone:
-            one = numbered_pairs(pairs, f"SELECT u, number FROM {USERS} WHERE {ITEMS} = 1")
-            self._alone = self._by_item(f"SELECT i, count(*) AS n FROM ({one}) GROUP BY i")[0]
-        for table in (ONCE, USERS):
-            self._rows(f"DROP TABLE {table}")
+            alone = f"FROM {numbered} SEMI JOIN (SELECT u FROM {USERS} WHERE {ITEMS} = 1) USING (u)"
+            self._alone = self._by_item(f"SELECT i, count(*) AS n {alone} GROUP BY i")[0]
+        for table in (ONCE, USERS, NUMBERED):
+            self._rows(f"DROP TABLE IF EXISTS {table}")
         self._live = ""  # before the first round
         self._on_lists = np.ones(self.items, bool)
         self._found: IntArray | None = None
@@ -159,10 +176,12 @@ class DuckDBRounds:
         own = look_up([self.task.first_weight(n) for n in most], "n")
         if not self._live:
             self._live, weights = PAIRS, FIRST
+            self._allow_arrays(self._size)
             later = look_up([self.task.most_weight(n) for n in most], "n")
             self._create(FIRST, f"SELECT u, {own} AS weight, {later} AS later FROM ({self._first_users()})")
         else:
-            self._create(NEXT, f"SELECT u, i FROM {self._live} {self._only(np.flatnonzero(self._on_lists))}")
+            on_lists = self._only(np.flatnonzero(self._on_lists))
+            self._allow_arrays(self._create(NEXT, f"SELECT u, i FROM {self._live} {on_lists}"))
             self._rows(f"DROP TABLE IF EXISTS {LIVE}")
             self._rows(f"ALTER TABLE {NEXT} RENAME TO {LIVE}")
             self._live, weights = LIVE, WEIGHTS
@@ -200,6 +219,7 @@ class DuckDBRounds:
         ]
         totals = ", ".join(["CAST(sum(weight) AS BIGINT) AS n", *parts])
         users = f"SELECT u, {weight} AS weight FROM {FOUND_USERS}"
+        self._allow_arrays(self._size, 1 + len(names))
         columns = self._by_item(f"SELECT i, {totals} FROM {FOUND} JOIN ({users}) USING (u) GROUP BY i")
         return tuple(column[found] for column in columns)
 
@@ -219,6 +239,7 @@ class DuckDBRounds:
         for table in TABLES:
             self._rows(f"DROP TABLE IF EXISTS {table}")
         self._run(lambda connection: connection.unregister(CHOSEN))
+        self._rows(f"RESET perfect_ht_threshold; SET memory_limit = '{self._memory}B'")
 
     def _run(self, action: Callable[[Any], Any]) -> Any:
         return self.session.run(lambda: action(self.session.connection), self.what)
@@ -230,8 +251,21 @@ class DuckDBRounds:
         numbers: dict[str, Any] = self._run(lambda connection: connection.execute(query).fetchnumpy())
         return numbers
 
-    def _create(self, table: str, query: str) -> None:
-        self._rows(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")
+    def _create(self, table: str, query: str) -> int:
+        """Create a table; the number of its rows."""
+        return int(self._rows(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")[0][0])
+
+    def _make_room(self) -> None:
+        settings = "SELECT getvariable('dphist_memory'), current_setting('threads')"
+        ((self._memory, threads),) = self._rows(settings)
+        room = max(0, self._memory - NEEDED) // SHARE
+        self._rows(f"SET memory_limit = '{self._memory - room}B'")
+        self._entries = room // ((int(threads) + 1) * ENTRY)
+
+    def _allow_arrays(self, rows: int, sums: int = 1) -> None:
+        """Let queries with so many sums use arrays: as long as rows, and as the memory allows."""
+        bits = min(rows, self._entries // sums).bit_length() - 1
+        self._rows(f"SET perfect_ht_threshold = {min(max(bits, DEFAULT_BITS), 32)}")
 
     def _by_item(self, query: str) -> list[IntArray]:
         """Arrays by item number of the columns after the first, `i`; zeros for items without a row."""
@@ -253,6 +287,6 @@ class DuckDBRounds:
 
     def _restrict_to_found(self, found: IntArray) -> None:
         if self._found is None or not np.array_equal(found, self._found):
-            self._create(FOUND, f"SELECT * FROM {PAIRS} {self._only(found)}")
+            self._allow_arrays(self._create(FOUND, f"SELECT * FROM {PAIRS} {self._only(found)}"))
             self._create(FOUND_USERS, f"SELECT u, count(*) AS n FROM {FOUND} GROUP BY u")
             self._found = found.copy()

@@ -241,10 +241,10 @@ class RoundsTask:
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("most_items", 1), ("lattice", 2), ("growth", 1)):
+        for name, least, most in (("most_items", 1, 1024), ("lattice", 2, HALF_STEPS), ("growth", 1, 1024)):
             number = getattr(self, name)
-            if type(number) is not int or not least <= number <= HALF_STEPS:
-                raise InvalidParameter(f"{name} must be a whole number from {least} to 2^20, not {number!r}")
+            if type(number) is not int or not least <= number <= most:
+                raise InvalidParameter(f"{name} must be a whole number from {least} to {most}, not {number!r}")
         if self.listed and self.known is None:
             raise InvalidParameter("a count of listed items needs the list")
         if self.alone and self.values:

@@ -58,7 +58,7 @@ def explain(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
         return f"{what} does not exist"
     if isinstance(error, PermissionError):
         return f"{what} cannot be read: permission denied"
-    return otherwise.format(what=what)
+    return otherwise.replace("{what}", what)  # the rest may be a query with braces
 
 
 def about_sql(error: Exception | str) -> str:

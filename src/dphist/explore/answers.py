@@ -13,22 +13,23 @@ import numpy as np
 from dphist.display import count_items, figure, plain_number
 from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
-from dphist.planning.auto_cap import levels_of
-from dphist.planning.compare import SPREAD_ROW, ComparisonRow, compare
+from dphist.planning.compare import ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.rounds import plan_rounds
 from dphist.planning.utility import half_width, release_probability
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Budget, Plan, RoundsNoise
 from dphist.releasing.summary import Summary, summarize
-from dphist.report.charts import Chart, chart, largest_counts_chart
+from dphist.report.charts import Chart, largest_counts_chart
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
+from dphist.simulation.rounds import Forecast, forecast, trial_in_rounds
 
 # Placeholders that readers replace with their own names.
 _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
-_LIST, _VALUE = "items.csv", "amount"
+_LIST, _KNOWN, _VALUE = "items.csv", "known.csv", "amount"
 # The rows of `dphist compare` in plain words.
 _METHODS: Final = {
     "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
@@ -40,10 +41,18 @@ _METHODS: Final = {
     "discrete theorem, printed": "Shared noise, gamma = sqrt k, the paper's theorem for discrete noise",
     "discrete theorem, tight": "Shared noise, gamma = sqrt k, the same with a tight conversion",
     "scale m/epsilon": "Laplace noise of scale m/epsilon",
-    SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
     "top": "The most common items, exact analysis (this plan)",
 }
 
+
+# The numbers of a plan, as labelled on the page: of a plan with a limit, and of one in rounds.
+NUMBERS: Final = {
+    "threshold": ("Threshold", "Threshold of the last round"),
+    "total_noise": ("Noise per count (standard deviation)", "Noise of a measurement with a limit of 1 item"),
+    "delta_certified": ("Certified δ", "Certified δ"),
+    "sigma": ("Separate noise of each count", ""),
+    "sigma_shared": ("Noise shared by all counts", ""),
+}
 
 _find_plan = lru_cache(maxsize=512)(make_plan)
 _find_comparison = lru_cache(maxsize=128)(compare)
@@ -54,14 +63,26 @@ def _synthetic(exponent: float, items: int, users: int, mean_items: float, sprea
     return Zipf(exponent, items, users, mean_items, spread).population()
 
 
+def plan_of(question: Question) -> Plan:
+    plan = question.plan
+    if question.in_rounds and "public_items" in plan:
+        budget = Budget(plan["epsilon"], plan["delta"])
+        return plan_rounds(budget, public_items=plan["public_items"], sums=plan.get("sums", ()))
+    return _find_plan(**plan)
+
+
 def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population, list[str], int]:
-    """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never cached."""
+    """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never cached.
+
+    Of uploaded counts, items per user are those of the form, which matter in rounds only.
+    """
     if not data.get("csv"):
         return _synthetic(**question.law), [], 0
     items, given, rounded = read_counts(data["csv"])
     counts = np.array(given, dtype=np.int64)
     names = [items[place] for place in np.argsort(-counts, kind="stable")[:SHOWN]]
-    return given_population(counts), names, rounded
+    per_user = question.law["mean_items"] if question.in_rounds else 1.0
+    return given_population(counts, per_user), names, rounded
 
 
 # ---- what would be released
@@ -70,15 +91,16 @@ def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population
 def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """The main answer: what would be released, and the certified plan."""
     question = read_question(data)
-    plan, population = _find_plan(**question.plan), _data_of(data, question)[0]
-    expected, released, shares = expect(plan, population, question)
+    plan, population = plan_of(question), _data_of(data, question)[0]
     adjusted = dict(question.adjusted)
     if plan.releases_offset and "max_items_per_user" in question.plan:
         adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
-    options = _release_keywords(question.plan)
+    ahead = forecast(plan, population, question.known) if question.in_rounds else None
+    expected, released, shares = expect(plan, population, question) if ahead is None else _from(ahead, population)
+    options = {name.replace("_", "-"): value for name, value in _release_keywords(question).items()}
     summary = summarize(
-        plan, {name.replace("_", "-"): value for name, value in options.items()}, plan.budget,
-        items=round(released), largest=float(population.counts.max(initial=0.0)),
+        plan, options, items=round(released), largest=float(population.counts.max(initial=0.0)),
+        findings=None if ahead is None else ahead.findings, margins=None if ahead is None else ahead.margins,
     )  # fmt: skip
     headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])
     example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
@@ -93,12 +115,13 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         "active": "" if data.get("csv") else _active_users(population),
         "delta_used": f"δ = {plain_number(plan.budget.delta)}"
         + ("." if data.get("delta") else f", chosen for {question.law['users']:,} users."),
-        "short": f"{round(released):,} of {population.items:,} items, {summary.margin_words}",
+        "short": f"{round(released):,} of {population.items:,} items{_margin(plan, summary).replace(':', ',', 1)}",
         "picture": draw_items(expected, f"{headline} {example}"),
         "shares": draw_shares(shares, pairs_words),
         "adjusted": adjusted,
-        "recipes": recipes(question.plan),
+        "recipes": recipes(question),
         "plan": plan.to_dict(),
+        "numbers": {name: labels[question.in_rounds] for name, labels in NUMBERS.items()},
         "mechanism": MECHANISMS[plan.mechanism][0],
         "advice": [
             *explain(plan, alternatives=False),
@@ -113,7 +136,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     If a limit replaces a top-k step, the largest true counts stand in for the largest noisy counts.
     """
     limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
-    counted, _ = population.under(levels_of(plan) if plan.levels else limit)
+    counted, _ = population.under(limit)
     bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
     kept = population if bound is None else population.first(bound)
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
@@ -121,7 +144,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     listed = plan.mechanism == "known-domain"
     expected = Expected(
         population.number, population.counts, counted, chance,
-        margin=half_width(plan, 0.95), threshold=None if listed else floor + plan.threshold,
+        margin=np.full(counted.size, half_width(plan, 0.95)), threshold=None if listed else floor + plan.threshold,
     )  # fmt: skip
     items, covered = float(chance @ kept.number), float((chance * counted) @ kept.number)
     if not listed:
@@ -132,18 +155,42 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     return expected, items, {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
 
 
+def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dict[str, float]]:
+    """The same of a plan in rounds."""
+    number, needed = population.number, ahead.findings.needed
+    expected = Expected(
+        number, population.counts, ahead.kept, ahead.chance, margin=np.nan_to_num(ahead.margin),
+        threshold=None if needed is None else float(needed), in_rounds=True,
+    )  # fmt: skip
+    pairs = float(population.counts @ number)
+    released = float((ahead.chance * ahead.kept) @ number) / pairs
+    cut = max(0.0, 1.0 - float(ahead.kept @ number) / pairs)
+    shares = {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
+    return expected, float(ahead.chance @ number), shares
+
+
+def _margin(plan: Plan, summary: Summary) -> str:
+    """The margin of the counts; empty without counts or if it is not known."""
+    words = summary.margin_words
+    if isinstance(plan.noise, RoundsNoise):
+        # Without where to find it in the release.
+        words = words.partition(";")[0] if summary.margin > 0.0 else ""
+    return f": {words}" if words else ""
+
+
 def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
-    margin, least = summary.margin_words, summary.hidden_below
+    margin, least = _margin(plan, summary), summary.hidden_below
+    about = "about " if isinstance(plan.noise, RoundsNoise) else ""
     if least is None:
-        return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
+        return f"All {plan.contract.max_nonzero:,} items of the list are released{margin}."
     if plan.releases_offset and top is not None:
         return (
             f"The {top:,} most common items are released, if they have about {least:,} users more than the item "
-            f"of rank {top + 1:,}: {margin}."
+            f"of rank {top + 1:,}{margin}."
         )
-    which = f"Items with {least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
+    which = f"Items with {about}{least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
     only = "" if top is None else f", but only the {top:,} most common"
-    return f"{which} are mostly released{only}: {margin}."
+    return f"{which} are mostly released{only}{margin}."
 
 
 def _example(where: str, items: int, released: float) -> str:
@@ -167,13 +214,19 @@ def _active_users(population: Population) -> str:
 # ---- commands and code
 
 
-def recipes(keywords: dict[str, Any]) -> dict[str, str]:
-    """Commands and Python code for this plan and for a release with it."""
+def recipes(question: Question) -> dict[str, str]:
+    """Commands and Python code for this plan and for a release with it; empty where there is none."""
+    keywords = question.plan
     flags = {"sum" if name == "sums" else name: value for name, value in keywords.items()}
-    release = {**_COLUMNS, **_release_keywords(keywords), **_OUTPUT}
+    release = {**_COLUMNS, **_release_keywords(question)}
+    command, python = shlex.join(["dphist", "plan", *_flags(flags)]), _arguments(keywords)
+    if question.in_rounds and "public_items" in keywords:
+        # `dphist plan` has no list without a limit: the plan of its release is in rounds.
+        command, python = shlex.join(["dphist", "release", _EVENTS, *_flags(release), "--dry-run"]), ""
+    release |= _OUTPUT
     return {
-        "command": shlex.join(["dphist", "plan", *_flags(flags)]),
-        "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
+        "command": command,
+        "python": f"import dphist\n\nplan = dphist.plan({python})\nprint(plan)" if python else "",
         "release_command": shlex.join(["dphist", "release", _EVENTS, *_flags(release)]),
         "release_python": (
             f"import dphist\n\nreleased = dphist.release({_EVENTS!r}, {_arguments(release)})\nprint(released)"
@@ -181,11 +234,14 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _release_keywords(question: Question) -> dict[str, Any]:
     """The options of a release with this plan, without files and columns."""
+    keywords = question.plan
     options = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
     if "public_items" in keywords:
         options["items"] = _LIST
+    if question.known:
+        options["known"] = _KNOWN
     if "sums" in keywords:
         options["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
     return options
@@ -213,10 +269,15 @@ def _arguments(keywords: Mapping[str, Any]) -> str:
 
 
 def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """All methods side by side, after the plan itself if it is top-k; empty for a list."""
-    keywords = read_question(data).plan
-    if "public_items" in keywords:
-        return {"columns": [], "rows": [], "thresholds": [], "note": "A known list needs no threshold."}
+    """All methods side by side, after the plan itself if it is top-k; empty for a list and without a limit."""
+    question = read_question(data)
+    keywords = question.plan
+    if question.in_rounds or "public_items" in keywords:
+        listed = "public_items" in keywords
+        note = (
+            "A known list needs no threshold." if listed else "The other methods need a limit on items per user."
+        )
+        return {"columns": [], "rows": [], "thresholds": [], "note": note}
     comparison, found = _find_comparison(**_comparison_keywords(keywords)), _find_plan(**keywords)
     rows = list(comparison.rows)
     if found.mechanism == "top-k":
@@ -248,14 +309,6 @@ def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
     return {**found, "max_nonzero": keywords["top"]} if _is_top_alone(keywords) else found
 
 
-def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """How much the items of a user count; empty without a limit."""
-    found = _find_plan(**read_question(data).plan)
-    if found.contract.max_items_per_user is None:
-        return {"svg": "", "words": ""}
-    return _chart_answer(chart(found, "limit"))
-
-
 def _chart_answer(drawn: Chart) -> dict[str, Any]:
     return {"svg": drawn.svg(inline=True), "words": drawn.words}
 
@@ -267,20 +320,23 @@ def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
         why = "There is no trial release: all items of a list are released."
         return {"sentences": [why], "top": [], "svg": "", "words": ""}
     population, names, rounded = _data_of(data, question)
-    outcome = trial(
-        _find_plan(**question.plan), population, question.seed, names=names, largest=question.plan.get("top"),
-        cap=None if data.get("csv") else question.plan.get("max_items_per_user"),
-    )  # fmt: skip
-    largest = outcome["top"]
-    released = sum(row["released"] is not None for row in largest)
+    plan = plan_of(question)
+    if question.in_rounds:
+        outcome = trial_in_rounds(plan, population, question.seed, known=question.known, names=names)
+    else:
+        limit = None if data.get("csv") else question.plan.get("max_items_per_user")
+        largest = question.plan.get("top")
+        outcome = trial(plan, population, question.seed, names=names, largest=largest, cap=limit)
+    shown = outcome["top"]
+    released = sum(row["released"] is not None for row in shown)
     words = (
-        f"{released} of the {len(largest)} largest counts, from {largest[0]['true']:,} down to "
-        f"{largest[-1]['true']:,} users, are released."
+        f"{released} of the {len(shown)} largest counts, from {shown[0]['true']:,} down to {shown[-1]['true']:,} "
+        "users, are released."
     )
     return {
         **outcome,
         "sentences": _trial_sentences(outcome, rounded),
-        **_chart_answer(largest_counts_chart(largest, words)),
+        **_chart_answer(largest_counts_chart(shown, words)),
     }
 
 
@@ -294,6 +350,8 @@ def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
         sentences.append(
             f"The mean absolute error of a released count is {outcome['mean_absolute_error']:,.4g} users."
         )
+    if outcome.get("within_margin") is not None:
+        sentences.append(f"{_percent(outcome['within_margin'])} of the released counts are within their margin.")
     if outcome["cut"]:
         sentences.append(f"{outcome['cut']:,} items beyond the bound k are left out.")
     if rounded:
@@ -305,4 +363,4 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 
-ANSWERS: Final = {"plain": plain_answer, "limit": limit_answer, "trial": trial_answer, "table": table_answer}
+ANSWERS: Final = {"plain": plain_answer, "trial": trial_answer, "table": table_answer}

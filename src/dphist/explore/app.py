@@ -25,7 +25,7 @@ from jinja2 import Environment
 
 from dphist.errors import DphistError, InvalidParameter, MissingExtra, install_command
 from dphist.explore import fields
-from dphist.explore.answers import ANSWERS
+from dphist.explore.answers import ANSWERS, NUMBERS
 from dphist.report.charts import require_plotting
 
 try:
@@ -142,6 +142,7 @@ def make_app(*, token: str, port: int) -> Starlette:
     html = page.render(
         size=fields.SIZE, items_per_user=fields.ITEMS_PER_USER, publish=fields.PUBLISH, privacy=fields.PRIVACY,
         budget=fields.BUDGET, options=fields.OPTIONS, example=fields.EXAMPLE,
+        numbers=NUMBERS,
     )  # fmt: skip
     # One computation at a time: the precision of ball arithmetic is global.
     computing = asyncio.Lock()

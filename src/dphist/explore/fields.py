@@ -84,8 +84,8 @@ SIZE: Final = (
 )
 ITEMS_PER_USER: Final = (
     Field("mean_items", "Items per user, on average", "10", slider=Slider(1, 200, 60)),
-    Field("max_items_per_user", "Limit: items counted per user", "20", whole=True, placeholder="no limit",
-          slider=Slider(1, 1000, 80)),
+    Field("max_items_per_user", "Limit: items counted per user", whole=True, placeholder="no limit",
+          hint="Without a limit, items are found in rounds and then measured.", slider=Slider(1, 1000, 80)),
 )  # fmt: skip
 PUBLISH: Final = (
     Field("publish", "What do you want to publish?",
@@ -106,8 +106,11 @@ OPTIONS: Final = (
           placeholder="automatic", slider=Slider(1e-12, 1e-3, 90, digits=1)),
     Field("max_nonzero", "Most items in any possible data (k)", whole=True, placeholder="no bound",
           slider=_UP_TO_A_MILLION),
-    Field("excess", "Items of a user beyond the limit",
-          choices={"drop": "are left out", "spread": "count with a smaller weight each"}),
+    Field("goal", "Spend the budget on",
+          choices={"accuracy": "accurate counts", "keys": "finding many items"}),
+    Field("known", "Most common items that are public already", whole=True, placeholder="none",
+          hint="Such as those of last week's release: they are measured without being found again.",
+          slider=Slider(1, 1e5, 60)),
     Field("mechanism", "Kind of noise",
           choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
     Field("minimize", "Minimize", choices={"threshold": "the threshold", "noise": "the noise"}),
@@ -119,17 +122,26 @@ EXAMPLE: Final = (
     Field("seed", "Seed of the trial release", "1", most=2**31, whole=True),
 )  # fmt: skip
 FIELDS: Final = (*SIZE, *ITEMS_PER_USER, *PUBLISH, *BUDGET, *OPTIONS, *EXAMPLE)
+_LIMITS: Final = {"max_items_per_user", "max_nonzero", "top"}
 _LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 
 @dataclass(frozen=True)
 class Question:
-    """The form as keywords of a plan and of synthetic data, and notes on adjusted values, by field."""
+    """The form as keywords of a plan and of synthetic data, and notes on adjusted values, by field.
+
+    Without a limit, the `known` most common items are known in advance.
+    """
 
     plan: dict[str, Any]
     law: dict[str, Any]
     seed: int
+    known: int
     adjusted: dict[str, str]
+
+    @property
+    def in_rounds(self) -> bool:
+        return not _LIMITS & self.plan.keys()
 
 
 def read_question(data: Mapping[str, object]) -> Question:
@@ -146,21 +158,20 @@ def read_question(data: Mapping[str, object]) -> Question:
 
     budget = {"epsilon": values.pop("epsilon"), "delta": values.pop("delta", delta_for(law["users"]))}
     if publish != "items":
-        only = ("max_nonzero", "excess", "mechanism", "minimize")
-        leave_out(only, "this is for all popular items without sums")
-    if "max_nonzero" in values:
-        leave_out(["excess"], "with k this may take minutes, use the command line")
-    if "max_items_per_user" not in values:
-        leave_out(["excess"], "there is no limit")
-    if values.get("mechanism") == "laplace":
-        leave_out(["excess"], "Laplace noise has one form only")
+        leave_out(("max_nonzero", "mechanism", "minimize"), "this is for all popular items without sums")
+    if _LIMITS & values.keys():
+        leave_out(("goal", "known"), "this is for releases without a limit")
+    else:
+        leave_out(
+            ["minimize", *(["mechanism"] if values.get("mechanism") == "laplace" else [])], "this needs a limit"
+        )
+    if "public_items" in values:
+        leave_out(("goal", "known"), "all items of a list are known")
     if "sum_high" in values:
         high = values.pop("sum_high")
         values["sums"] = ((0, int(high) if high.is_integer() else high),)
     bound = values.get("public_items", values.get("max_nonzero"))
     limit = values.get("max_items_per_user")
-    if bound is None and limit is None and "top" not in values:
-        raise WrongField("max_items_per_user", "Please enter a limit, such as 20.")
     if bound is not None and limit is not None and limit > bound:
         values["max_items_per_user"] = bound
         adjusted["max_items_per_user"] = f"{bound:,} is used: there are no more items."
@@ -171,7 +182,8 @@ def read_question(data: Mapping[str, object]) -> Question:
     if law["mean_items"] > most:
         law["mean_items"] = most
         adjusted["mean_items"] = f"{most:g} is used, half of the {law['items']:,} items."
-    return Question({**budget, **values}, {"spread": "geometric", **law}, seed, adjusted)
+    known = min(values.pop("known", 0), law["items"])
+    return Question({**budget, **values}, {"spread": "geometric", **law}, seed, known, adjusted)
 
 
 def _unused_fields(data: Mapping[str, object]) -> set[str]:

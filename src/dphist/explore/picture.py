@@ -27,15 +27,17 @@ _LABELLED: Final = 90
 class Expected:
     """Groups of items, the most common first: number of items, users, and users counted after the limit.
 
-    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold.
+    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold,
+    and in rounds it is the number of users that an item needs about.
     """
 
     number: FloatArray
     users: FloatArray
     counted: FloatArray
     chance: FloatArray
-    margin: float
+    margin: FloatArray
     threshold: float | None
+    in_rounds: bool = False
 
     def fates(self) -> dict[str, Places]:
         """The groups that are released, may be released, and are hidden.
@@ -104,7 +106,8 @@ def draw_items(expected: Expected, words: str) -> str:
                 labels.append(_text((first + end) / 2, _BOTTOM - 10, names.get(kind, kind), "middle strong"))
     shown = _stretch(~fates["hidden"][group])
     if shown.size:
-        band = counted[shown] - expected.margin, counted[shown] + expected.margin
+        margin = expected.margin[group][shown]
+        band = counted[shown] - margin, counted[shown] + margin
         parts.append(axes.area("margin", ranks[shown], *band))
     parts.append(axes.line("curve", ranks, users))
     if (counted < 0.98 * users).any():
@@ -112,7 +115,9 @@ def draw_items(expected: Expected, words: str) -> str:
     if expected.threshold is not None and expected.threshold < axes.users:
         height = float(axes.y(expected.threshold))
         parts.append(f'<path class="line" d="M{_LEFT} {height:.1f}H{_RIGHT}"/>')
-        parts.append(_text(_LEFT + 8, height - 6, f"threshold: {math.ceil(expected.threshold):,} users", "strong"))
+        least = f"{math.ceil(expected.threshold):,} users"
+        label = f"about {least} needed" if expected.in_rounds else f"threshold: {least}"
+        parts.append(_text(_LEFT + 8, height - 6, label, "strong"))
     return _svg(_HEIGHT, words, [*parts, *labels])
 
 

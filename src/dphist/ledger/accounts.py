@@ -180,8 +180,8 @@ def limits_of(total: Budget, share: float = HALF, accounting: str = "zcdp") -> t
 class FilterComposer:
     """A privacy loss and an additional delta add up, each within its own limit.
 
-    The limits are `limits_of` the total of a dataset. A spend has its loss (`mu_squared` or `rho`) and delta as its
-    profile; without a profile they are those of any release with its epsilon and delta.
+    The limits are `limits_of` the total of a dataset. A spend has its loss (`mu_squared` or `rho`) and delta as
+    its profile; without a profile they are those of any release with its epsilon and delta.
 
     *Guarantee*: holds however the spends are chosen, even after looking at earlier results, because both limits
     are fixed in advance. (A limit on the converted sum is not enough: choosing when to stop could exceed it.)

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from scipy import special
 
-from dphist.errors import NoPlan, one_of, positive_count
+from dphist.errors import InvalidParameter, NoPlan, one_of, positive_count
 from dphist.planning.optimum import Bounds, check_bounds, dyadic_up, share_budget
 from dphist.planning.utility import verdict_of
 from dphist.privacy.lattice import discrete_gaussian_tail
@@ -48,6 +48,8 @@ from dphist.privacy.types import (
 )
 
 RoundsGoal = Literal["accuracy", "keys"]
+# With a smaller delta, doubles are too coarse to plan.
+LEAST_DELTA: Final = 1e-100
 # Items of a user that count, and by how much a user's weights may exceed those of the first round.
 MOST_ITEMS: Final = 256
 GROWTH: Final = 8
@@ -104,6 +106,8 @@ def plan_rounds(
     >>> plan_rounds(Budget(1.0, 1e-6)).noise.alone.threshold
     14.0
     """
+    if budget.delta < LEAST_DELTA:
+        raise InvalidParameter(f"rounds need a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}")
     parts = PARTS[one_of("goal", goal, get_args(RoundsGoal))]
     if public_items is not None:
         public_items, parts = positive_count("public_items", public_items), PARTS_OF_LIST
@@ -249,9 +253,7 @@ class _Search:
             event = math.exp(float(estimated_events(moved).max())) if moved.parts else 0.0
             return log_excess(event + self._normal(moved), self.budget.delta)
 
-        if excess(start) <= 0.0:
-            start = least_passing(excess, start, relative=1e-10)
-        noise = _with_variance(noise, start)
+        noise = _with_variance(noise, least_passing(excess, start, relative=1e-10))
         cuts = (
             min(limit, round(cut * noise.deviation(number) * noise.lattice))
             for number, (cut, limit) in enumerate(zip(_CUTS, noise.limits[:-1], strict=True))
@@ -267,7 +269,10 @@ def _with_shared_draw(noise: RoundsNoise) -> RoundsNoise:
     shared = replace(noise, shared=max(1, round(math.sqrt(noise.listed))))
     most = noise.most_items
     own, common = shared.measure_noise(most)
-    return shared if own + common <= _WORTH_SHARING * noise.measure_noise(most)[0] else noise
+    if own + common > _WORTH_SHARING * noise.measure_noise(most)[0]:
+        return noise
+    # The rounding of the shared draw takes more of the variance.
+    return _with_variance(shared, float(noise.variance) + 4 * ROUNDING * shared.shared * noise.measure)
 
 
 def _laplace_alone(budget: Budget, _lattice: int, without_weight: float) -> LaplaceNoise:

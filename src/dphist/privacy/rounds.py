@@ -21,7 +21,8 @@ from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import hockey_stick_normal, rational, shift_divergence, tail, theta_excess
+from dphist.privacy.balls import hockey_stick_normal, rational, shift_divergence, tail
+from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
 from dphist.privacy.lattice import bits_for, upper_factor
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import (
@@ -36,7 +37,7 @@ from dphist.privacy.types import (
 # More draws than can differ between neighbours, in one release or in many.
 _MOST_DRAWS: Final = 1 << 64
 # Events below this probability need no digits.
-_SMALLEST_LOG: Final = -750.0
+_SMALLEST_LOG: Final = -690.0
 _COST_BITS: Final = 64
 
 
@@ -75,9 +76,7 @@ def squared_mu(noise: RoundsNoise) -> Fraction:
 def delta_of_gaussian_cost(squared: Fraction, event: float, *, epsilon: float) -> float:
     """delta of rounded normal noise at a squared distance, with events of this probability.
 
-        event + e^a H(epsilon - 2 a, mu),    a = n ln((1 + theta)/(1 - theta)),  n = 2^64 draws
-
-    theta = `theta_excess`(16) is the distance of a discrete Gaussian from a normal draw that is rounded at random.
+        event + e^a H(epsilon - 2 a, mu),    a = 2^64 `rounding_loss`(16),  H that of `delta_of_squared_move`
 
     Guarantee: an upper bound in ball arithmetic, for any number of adaptive releases with fewer draws in all.
     Valid for: any epsilon; squared > 0.
@@ -87,8 +86,7 @@ def delta_of_gaussian_cost(squared: Fraction, event: float, *, epsilon: float) -
     while True:
         bits *= 2
         with balls.precision(bits):
-            theta = theta_excess(arb(ROUNDING))
-            rounding = _MOST_DRAWS * ((1 + theta) / (1 - theta)).log()
+            rounding = _MOST_DRAWS * arb(rounding_loss(Fraction(ROUNDING)))
             normal = hockey_stick_normal(rational(squared).sqrt(), arb(epsilon) - 2 * rounding) * rounding.exp()
             if normal.rel_accuracy_bits() >= 50 or bits >= 4096:
                 return min(1.0, balls.upper(normal + arb(event)))
@@ -158,7 +156,7 @@ def estimated_events(noise: RoundsNoise) -> FloatArray:
     passes = special.logsumexp(special.log_ndtr(-least / np.sqrt(float(noise.variance) * pooled)), axis=0)
     # log(1 - (1 - p)^n), which is log(n p) for small n p.
     small = passes + np.log(items)
-    exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.minimum(passes, -1e-12)))))
+    exact = np.log(-np.expm1(items * np.log1p(-np.exp(np.clip(passes, -40.0, -1e-12)))))
     return np.asarray(np.where(small < -36.0, small, exact), dtype=np.float64)
 
 
@@ -191,20 +189,19 @@ def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
     worst_items = int(some.argmax()) + 1
     with balls.precision(bits_for(math.exp(max(_SMALLEST_LOG, min(-30.0, float(some.max()) - 10.0)))) + 32):
         evidence = _Evidence(noise)
-        worst = evidence.some_found(worst_items, worst_items)
+        worst = balls.upper(evidence.some_found(worst_items, worst_items))
         waiting = [(1, noise.most_items)]
         while waiting:
             first, last = waiting.pop()
-            bound = evidence.some_found(first, last)
+            bound = balls.upper(evidence.some_found(first, last))
             if bound <= worst:
                 continue
             if first == last:
-                worst = worst.max(bound)
+                worst = bound
                 continue
-            # Short ranges next to the worst number, long ones far from it.
             middle = (first + last) // 2
             waiting += [(first, middle), (middle + 1, last)]
-        return RoundsEvent(balls.upper(worst), worst_items, balls.upper(evidence.found(0, 0)))
+        return RoundsEvent(worst, worst_items, balls.upper(evidence.found(0, 0)))
 
 
 def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None = None) -> Certificate:
@@ -266,12 +263,11 @@ def _delta_of_one(noise: LaplaceNoise | LatticeNoise, without_weight: float, *, 
 def gaussian_cost_of_rounds(noise: RoundsNoise) -> GaussianCost:
     """What a ledger of normal noise has to book: the larger squared mu, and the larger event, of the two groups.
 
-    Laplace noise of scale b is dominated by normal noise of mu = 2 Phi^-1(e^(1/b)/(1 + e^(1/b))), as every
-    1/b-private release is.
+    That of Laplace noise of scale b is `squared_move_of_pure`(1/b).
 
     Guarantee: both numbers are rounded up.
     Valid for: releases composed adaptively, by `delta_of_gaussian_cost` of the sums.
-    Source: beyond the paper; docs/theory/rounds.md. Kairouz, Oh and Viswanath 2015 for pure privacy.
+    Source: beyond the paper; docs/theory/rounds.md.
     """
     squared, event = squared_mu(noise), event_of_rounds(noise)
     several = event.several
@@ -283,16 +279,9 @@ def gaussian_cost_of_rounds(noise: RoundsNoise) -> GaussianCost:
 
 
 def _squared_mu_of_one(noise: LaplaceNoise | LatticeNoise) -> Fraction:
-    if isinstance(noise, LatticeNoise):
-        return noise.lattice**2 / (noise.variance - ROUNDING)
-    rate = float(1 / noise.scale)
-    mu = 2.0 * float(-special.ndtri_exp(-np.logaddexp(0.0, rate)))
-    with balls.precision(256):
-        # Phi(-mu/2) <= 1/(1 + e^(1/b)) makes it large enough.
-        most = 1 / (1 + rational(1 / noise.scale).exp())
-        while not balls.normal_cdf(-arb(mu) / 2) <= most:
-            mu *= 1.0 + 1e-12
-    return Fraction(mu) ** 2
+    if isinstance(noise, LaplaceNoise):
+        return squared_move_of_pure(1 / noise.scale)
+    return noise.lattice**2 / (noise.variance - ROUNDING)
 
 
 def _rounded_up(value: Fraction) -> Fraction:

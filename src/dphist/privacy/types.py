@@ -324,6 +324,8 @@ ROUNDING: Final = 16
 MOST_ROUNDS: Final = 16
 MOST_ITEMS_IN_ROUNDS: Final = 1024
 _LARGEST_PART: Final = 10**4
+# On a coarser lattice, users with many items would add nothing to them.
+_COARSEST_ROUNDS: Final = 64
 _LARGEST_WHOLE: Final = 1 << 53
 
 
@@ -385,7 +387,7 @@ class RoundsNoise:
 
     def _check_numbers(self) -> None:
         wholes: dict[str, tuple[tuple[int, ...], int, int]] = {
-            "lattice": ((self.lattice,), 16, 1 << 13),
+            "lattice": ((self.lattice,), _COARSEST_ROUNDS, 1 << 13),
             "parts": ((*self.parts, self.sizes, self.measure), 1, _LARGEST_PART),
             "limits": (self.limits, 1, _LARGEST_WHOLE),
             "cuts": (self.cuts, 0, _LARGEST_WHOLE),

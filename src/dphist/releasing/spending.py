@@ -136,21 +136,20 @@ _SHARE_OF_WEEKS: Final = 0.9
 
 
 def weekly_budget(account: Account) -> Budget | None:
-    """About the largest budget for each of 52 equal releases without a limit; None if there is none."""
+    """About the largest budget for each of 52 equal releases in rounds; None if there is none."""
     from dphist.planning.planner import plan as make_plan
 
     total = account.total
     if account.accounting == "sum":
         return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
-    accounting, share = account.accounting, account.share
-    if accounting == AUTO:
-        accounting, share = "gdp", _SHARE_OF_WEEKS
-    delta = round_down(total.delta * share / WEEKS)
+    # About half of the delta of rounds is for events, so that half of the total is enough for all of them.
+    delta = round_down(total.delta * _SHARE_OF_WEEKS / WEEKS)
 
     def spend_at(epsilon: float, composer: Composer) -> Spend:
         return spend_of(make_plan(epsilon=epsilon, delta=delta, mechanism="gaussian"), composer.accounting)
 
-    composer = composer_for(accounting, total, share)
+    accounting = "gdp" if account.accounting == AUTO else account.accounting
+    composer = composer_for(accounting, total, account.share)
     first = spend_at(round_down(total.epsilon / 8), composer)
     epsilon = account.largest_epsilon_like(first, composer, spend_at, times=WEEKS)
     return Budget(epsilon, delta) if epsilon else None

@@ -151,7 +151,6 @@ def _of_rounds(
         if hidden is not None
         else ("nothing: every item of the list is released")
     )
-    reason = [] if findings.reason is None else [f"{findings.reason[:1].upper()}{findings.reason[1:]}."]
     why_few = ""
     if hidden is not None and items <= _FEW:
         how_many = f"Only {count_items(items)} passed" if items else "No item passed"
@@ -164,7 +163,7 @@ def _of_rounds(
     warnings = [
         *(verdict.warnings if private else ()),
         *conditions(plan, request, _CONDITIONS),
-        *reason,
+        *doubts(findings.reason),
         *caveats(plan, request, ["clamped-sums", "shared-noise"]),
     ]
     return Summary(
@@ -173,7 +172,7 @@ def _of_rounds(
         margin_words=_margins_in_words(margins),
         hidden_below=hidden,
         hidden_words=words,
-        limit_words=f"none up to {count_items(most)}: of users with more a random {most:,} count",
+        limit_words=f"none up to {count_items(most)}; of users with more, a random {most:,} count",
         limit_leaves_out=False,
         budget=plan.budget,
         verdict=verdict,
@@ -184,13 +183,19 @@ def _of_rounds(
     )
 
 
+def doubts(reason: str | None) -> list[str]:
+    """Why margins cannot be trusted, if so."""
+    return [] if reason is None else [f"Do not rely on the margins: {reason}."]
+
+
 def _margins_in_words(margins: NDArray[Any] | None) -> str:
     """From the usual margin to the largest, which is that of the most popular items."""
     if margins is None or not margins.size:
         return "in the column margin (95 %)"
     usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
-    upper = f", ±{figure(most)} at most" if most > usual else ""
-    return f"±{figure(usual)} for half of the counts{upper}: see the column margin (95 %)"
+    if most <= usual:
+        return f"±{figure(usual)} per count (95 %)"
+    return f"±{figure(usual)} for half of the counts (95 %); ±{figure(most)} at most, see the column margin"
 
 
 def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:

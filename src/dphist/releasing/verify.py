@@ -309,9 +309,13 @@ class _Examination:
         self._check_booking(document)
         self.verdict = verdict_of(plan.budget, self.largest_count)
         self._check_budget(plan, request)
+        if not set(self.problems) - {SEEDED} and table is not None:
+            self.problems += _bounds_problems(plan, request, table)
         noise = rounds_noise(plan)
         listed = "items" in request
-        group = isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian"
+        # Users with one item are no group of their own where values are summed, or where nothing has to be found.
+        group = (noise.alone is None) != (listed or bool(noise.sums))
+        group = group or (isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian")
         if listed != (not noise.parts) or listed != (plan.contract.max_nonzero is not None) or group:
             self.problems.append("the plan relies on bounds that were not requested, or is for another request")
         if listed and table is not None and table.num_rows != plan.contract.max_nonzero:
@@ -348,7 +352,7 @@ class _Examination:
         sizes, rounds = len(size_bounds(rounds_noise(plan).most_items)), len(rounds_noise(plan).parts)
         if len(findings.found) != rounds + 2 or sum(findings.found) != table.num_rows:
             self.problems.append("the certificate's findings are not those of the released items")
-        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, table.num_rows):
+        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, findings.found):
             self.problems.append("the limit of the measurement does not follow from the noisy numbers of users")
         else:
             self.checks.append("the limit of the measurement follows from noisy numbers of users")
@@ -482,13 +486,11 @@ def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: fl
 
 def _sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
     """Problems of sums and means, beside counts that have none."""
-    aggregates = aggregates_of(request)
-    planned = [(noise.columns, noise.low, noise.high) for noise in plan.sums]
-    if [(len(columns), low, high) for columns, low, high in distinct_sums(aggregates)] != planned:
-        return ["the plan's sums are not those of the request"]
+    problems = _bounds_problems(plan, request, table)
+    if problems:
+        return problems
     look = Published(request.get("standard-error") is True, request.get("interval"))
-    problems = []
-    for aggregate, noise in sums_with_noise(plan, aggregates):
+    for aggregate, noise in sums_with_noise(plan, aggregates_of(request)):
         names = look.names(aggregate.name)
         columns = {name: values for name in names if (values := _finite_column(table, name, "double")) is not None}
         if len(columns) < len(names):
@@ -498,10 +500,24 @@ def _sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]
             around = columns[aggregate.name] - float(noise.middle) * counts
             expected = dict(zip(names, sum_columns(counts, around, plan, noise, look), strict=True))
             problems += _column_problems(table, expected, 1e-6 * noise.sigma)
-        else:
-            slack = _LAST_DIGITS * float(aggregate.high - aggregate.low)
-            low, high = float(aggregate.low) - slack, float(aggregate.high) + slack
-            means = [values for name, values in columns.items() if not name.endswith("_error")]
-            if any(((values < low) | (values > high)).any() for values in means):
-                problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
+    return problems
+
+
+def _bounds_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
+    """Whether sums are those that were requested, and means are within their bounds."""
+    aggregates = aggregates_of(request)
+    planned = [(noise.columns, noise.low, noise.high) for noise in plan.sums]
+    if [(len(columns), low, high) for columns, low, high in distinct_sums(aggregates)] != planned:
+        return ["the plan's sums are not those of the request"]
+    look = Published(request.get("standard-error") is True, request.get("interval"))
+    problems = []
+    for aggregate in aggregates:
+        if aggregate.kind != "mean":
+            continue
+        slack = _LAST_DIGITS * float(aggregate.high - aggregate.low)
+        low, high = float(aggregate.low) - slack, float(aggregate.high) + slack
+        names = [name for name in look.names(aggregate.name) if not name.endswith("_error")]
+        means = [values for name in names if (values := _finite_column(table, name, "double")) is not None]
+        if any(((values < low) | (values > high)).any() for values in means):
+            problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
     return problems

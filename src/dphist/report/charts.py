@@ -13,20 +13,18 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dphist.display import count_items, figure, printable, upper_figure
+from dphist.display import figure, printable, upper_figure
 from dphist.errors import InvalidParameter, MissingExtra, install_command
-from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, frontiers
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import (
     Facts,
-    LimitChoice,
+    Rounds,
     Rows,
     Selection,
     curve_of,
@@ -34,7 +32,7 @@ from dphist.report.facts import (
     rows_of,
     selection_of,
 )
-from dphist.report.words import BETWEEN, passes, percent, selection_words
+from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
@@ -264,14 +262,12 @@ def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec
 
 @dataclass(frozen=True)
 class Dot:
-    """A labelled number, with its interval and, for an estimate, the count behind it; `own` ones stand out."""
+    """A labelled number, with its interval."""
 
     label: str
     value: float
     low: float | None = None
     high: float | None = None
-    count: float | None = None
-    own: bool = False
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
@@ -289,39 +285,26 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     """
     lengths = [max(0.0, dot.value) for dot in dots]
     ends = [length if dot.high is None else max(0.0, dot.high) for dot, length in zip(dots, lengths, strict=True)]
-    counts = [None if dot.count is None else max(0.0, dot.count) for dot in dots]
-    behind = [count for count in counts if count is not None]
-    x, low = _length_axis("value", x_label, [*ends, *lengths, *behind])
+    x, low = _length_axis("value", x_label, [*ends, *lengths])
     labels = [textwrap.wrap(dot.label, _LABEL_WIDTH, max_lines=_LABEL_LINES, placeholder="…") for dot in dots]
-    most, some_own = max(1, *map(len, labels)), any(dot.own for dot in dots)
+    most = max(1, *map(len, labels))
     values = [
         {
             "place": place, "number": str(dot), "low": low, "begin": max(low, dot.low or 0.0), "end": ends[place],
-            "value": lengths[place], "count": counts[place], "own": dot.own, "main": legend, "behind": "count",
-            "colour": GREY if some_own and not dot.own else BLUE,
-            "label": "\n".join(labels[place]), "lines": len(labels[place]),
+            "value": lengths[place], "main": legend, "label": "\n".join(labels[place]),
+            "lines": len(labels[place]),
         }
         for place, dot in enumerate(dots)
     ]  # fmt: skip
     # The lines of a long label grow upwards from the number.
-    down, kinds = 0.5 * _LINE * (most - 1), 2 if behind else 1
-
-    def points(field: str, kind: str) -> Spec:
-        styles = {
-            channel: _name(
-                kind, legend={**_ABOVE, "columnPadding": 60},
-                scale={"domain": [legend, "count"][:kinds], "range": looks[:kinds]},
-            )
-            for channel, looks in (("color", [BLUE, GREY]), ("shape", ["circle", "diamond"]))
-        }  # fmt: skip
-        if not legend:
-            styles = {"color": _name("colour", scale=None, legend=None)}
-        return _layer({**_DOT, "size": 90, "yOffset": down}, None, x=_number(field), **styles)
-
+    down = 0.5 * _LINE * (most - 1)
+    colour: Spec = {"value": BLUE}
+    if legend:
+        colour = _name("main", legend=_ABOVE, scale={"domain": [legend], "range": [BLUE]})
     stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
     bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
     tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
-    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
+    text = {"type": "text", "align": "left"}
     up = {"expr": f"{down - 17} - {_LINE} * (datum.lines - 1)"}
     label = {"lineBreak": "\n", "lineHeight": _LINE, "dy": up}
     intervals = [
@@ -331,8 +314,7 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     layers = [
         _layer(stem, x=x, x2={"field": "low"}),
         *(intervals if legend else []),
-        *([points("count", "behind")] if behind else []),
-        points("value", "main"),
+        _layer({**_DOT, "size": 90, "yOffset": down}, x=_number("value"), color=colour),
         _layer({**text, **label}, x={"value": 0}, text=_name("label")),
         _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
     ]
@@ -435,33 +417,28 @@ def _plan_release(plan: Plan) -> Chart:
     # A request that is not empty: a plan does not say whether counts will be reduced.
     selection = selection_of(plan, {"epsilon": plan.budget.epsilon})
     if selection is None:
-        raise InvalidParameter("a plan for a public list has no part 'release': every item is released")
+        why = "for a public list every item is released"
+        if isinstance(plan.noise, RoundsNoise) and plan.noise.rounds:
+            why = "in rounds, what is released depends on what is found"
+        raise InvalidParameter(f"this plan has no part 'release': {why}")
     return _probability(selection)
 
 
-def _plan_limit(plan: Plan) -> Chart:
-    if plan.contract.max_items_per_user is None:
-        raise InvalidParameter("this plan has no part 'limit': it has no limit on the items per user")
-    return kept_chart(plan)
-
-
 def _plan_chart(plan: Plan) -> Chart:
-    parts = [_plan_profile(plan), *([] if math.isinf(plan.threshold) else [_plan_release(plan)])]
-    parts += [kept_chart(plan)] if plan.levels else []
+    parts = [_plan_profile(plan)]
+    if not isinstance(plan.noise, RoundsNoise) and math.isfinite(plan.threshold):
+        parts.append(_plan_release(plan))
     title = f"{plan.mechanism}, ε = {plan.budget.epsilon:g}, δ = {plan.budget.delta:g}"
     return panels("plan", title, " ".join(part.words for part in parts), parts)
 
 
 def simulation_chart(simulation: Simulation) -> Chart:
     """Items, missing share, errors and distance of all candidates by their limit m or k."""
-    kinds = {
-        "cap": "m items per user, others dropped", "top": "the k largest", "auto": "m chosen privately",
-        "spread": "m items per user, others spread",
-    }  # fmt: skip
+    kinds = {"cap": "m items per user", "top": "the k largest"}
 
     def panel(name: str, title: str) -> Chart:
         rows = [
-            {"label": kinds[candidate.kind], "x": candidate.value or 1, "y": getattr(candidate, name)}
+            {"label": kinds[candidate.kind], "x": candidate.value, "y": getattr(candidate, name)}
             for candidate in simulation.candidates
             if getattr(candidate, name) is not None
         ]
@@ -472,12 +449,9 @@ def simulation_chart(simulation: Simulation) -> Chart:
         if name == "mean_error" and positive:
             y = _log_axis("y", None, positive)
         styles = _styles(list(kinds.values()), *_STYLES, orient="bottom", direction="horizontal")
-        fixed = [row for row in rows if row["label"] != kinds["auto"]]
-        chosen = [row for row in rows if row["label"] == kinds["auto"]]
         layers = [
-            _layer({"type": "line", "strokeWidth": 2}, fixed, x=x, y=y, **styles),
-            _layer({**_DOT, "size": 45}, fixed, x=x, y=y, color=styles["color"]),
-            _layer({"type": "rule", "strokeWidth": 2}, chosen, y=y, **styles),
+            _layer({"type": "line", "strokeWidth": 2}, rows, x=x, y=y, **styles),
+            _layer({**_DOT, "size": 45}, rows, x=x, y=y, color=styles["color"]),
         ]
         return Chart(name, title, "", {"layer": layers, "width": 250, "height": _HEIGHT})
 
@@ -485,53 +459,11 @@ def simulation_chart(simulation: Simulation) -> Chart:
         panel("items", "items released"),
         panel("missing", "share of pairs missing"),
         panel("mean_error", "mean error of a released count"),
-        panel("published_distance", "distance of the published numbers"),
+        panel("distance", "distance of the counts"),
     ]
     data = printable(simulation.title)
     title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.reason}"
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
-
-
-def kept_chart(plan: Plan) -> Chart:
-    """What the items of a user count together, by their number."""
-    levels = levels_of(plan)
-    limit, (most, weight) = levels[0][0], levels[-1]
-    last = int(max(2, min(2 * most, plan.contract.nonzero)))
-    points = [(1.0, 1.0), (float(limit), float(limit))]
-    for (before, _), (items, each) in pairwise(levels):
-        points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
-    points.append((float(last), most * weight))
-    words = f"Users with up to {count_items(limit)} count in full. "
-    if most > limit:
-        beyond = "; beyond that the total stays the same" if last > most else ""
-        words += (
-            f"Users with more count less for each item: with {count_items(most)} they count {figure(weight)} for "
-            f"each, {figure(most * weight)} in total{beyond}."
-        )
-    else:
-        words += f"Users with more count for a random {limit:,} of them."
-    bases = (1, 2, 5) if last <= 2000 else (1,)
-    powers = range(math.ceil(math.log10(last)) + 1)
-    settings = {
-        "scale": {"type": "log", "domain": [0.75, last + 0.5], "nice": False},
-        "axis": {
-            "values": [tick for power in powers for base in bases if (tick := base * 10**power) <= last],
-            "labelExpr": _TICKS,
-        },
-    }
-    x = _number("x", title="items of a user (logarithmic)", **settings)
-    y = _number("y", title="counted, by weight (logarithmic)", **settings)
-    lines = {"counted": points, "all items": [(1.0, 1.0), (float(last), float(last))]}
-    close = limit < most < 2 * limit
-    marks = [
-        # Labels of marks that are close go to either side.
-        Mark(f"{place:,}", place, on_left=place == limit if close else math.log(place) > 0.6 * math.log(last))
-        for place in sorted({limit, most})
-    ]
-    return line_chart(
-        "kept", "How much the items of a user count", words, lines, marks, x, y,
-        styles=([BLUE, GREY], [[1, 0], [4, 4]]), low=True,
-    )  # fmt: skip
 
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
@@ -569,8 +501,7 @@ def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart
 
 
 def release_chart(release: Release) -> Chart:
-    correction = None if release.chosen is None else release.chosen.correction
-    rows = rows_of(release.to_arrow(), release.plan, release.document(), correction)
+    rows = rows_of(release.to_arrow(), release.plan, release.document())
     if not rows.total:
         raise InvalidParameter("the release is empty: there is nothing to draw")
     drawn = counts_chart(rows, 20)
@@ -578,25 +509,18 @@ def release_chart(release: Release) -> Chart:
 
 
 def counts_chart(rows: Rows, most: int) -> Chart:
-    """The largest estimates or counts of a release, with their intervals if there are any."""
-    shown, (numbers, interval) = min(most, rows.total), rows.main
+    """The largest counts of a release, with their intervals if there are any."""
+    shown = min(most, rows.total)
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
     labels = [printable(", ".join(names)) for names in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
-    what = "estimates" if rows.estimated else "released counts"
-    lows: Sequence[Any] = [None] * shown
-    highs, counts, legend = lows, rows.counts if rows.estimated else lows, ""
-    if interval is not None:
-        lows, highs = interval.values, interval.upper
-        legend = f"{'estimate' if rows.estimated else 'count'}, {100 * rows.level:g} % interval"
-        if (half := interval.half) is not None:
-            lows, highs = (tuple(number + side for number in numbers.values[:shown]) for side in (-half, half))
-    dots = [Dot(*dot) for dot in zip(labels, numbers.values, lows, highs, counts, strict=False)]
-    words = f"{which} {what}, from {dots[0]} to {dots[-1]}"
-    words += f" ({100 * rows.level:g} % intervals)" if legend else ""
-    words += ", and the counts behind them." if rows.estimated else "."
-    x_label = "users" if rows.estimated else rows.count
-    return dot_chart("counts", f"The largest {what}", words, dots, x_label=x_label, legend=legend)
+    dots = [Dot(label, count) for label, count in zip(labels, rows.counts, strict=False)]
+    level, legend = f"{100 * rows.level:g} %", ""
+    if rows.intervals is not None:
+        legend, ends = f"count, {level} interval", zip(dots, *rows.intervals, strict=False)
+        dots = [replace(dot, low=low, high=high) if low == low else dot for dot, low, high in ends]
+    words = f"{which} released counts, from {dots[0]} to {dots[-1]}{f' ({level} intervals)' if legend else ''}."
+    return dot_chart("counts", "The largest released counts", words, dots, x_label=rows.count, legend=legend)
 
 
 # --- the charts of a report
@@ -607,10 +531,8 @@ def report_charts(facts: Facts) -> tuple[Chart, ...]:
     charts = [*([counts_chart(facts.rows, _SHOWN)] if facts.rows.total else []), _guarantee(facts)]
     if facts.selection is not None:
         charts += [_probability(facts.selection), _error(facts.selection)]
-    if facts.choice is not None or facts.plan.contract.spread is not None:
-        charts.append(kept_chart(facts.plan))
-    if facts.choice is not None:
-        charts.append(_choice(facts.choice))
+    if facts.rounds is not None:
+        charts.append(_sizes(facts.rounds))
     return tuple(charts if facts.private else map(_with_warning, charts))
 
 
@@ -624,8 +546,8 @@ def _guarantee(facts: Facts) -> Chart:
     label, which = "this release", "The budget"
     if not facts.private:
         label, which = "the plan, not this release", "The plan's budget"
-    epsilon, delta = (upper_figure(number, 6) for number in (facts.budget.epsilon, facts.budget.delta))
-    mark = Mark(label, facts.budget.epsilon, facts.delta_certified)
+    epsilon, delta = (upper_figure(number, 6) for number in (facts.plan.budget.epsilon, facts.plan.budget.delta))
+    mark = Mark(label, facts.plan.budget.epsilon, facts.delta_certified)
     return curve_chart("guarantee", facts.curve, [mark], f"{which} is δ = {delta} at ε = {epsilon}. {BETWEEN}")
 
 
@@ -662,40 +584,34 @@ def _error(selection: Selection) -> Chart:
     )  # fmt: skip
 
 
-def _choice(choice: LimitChoice) -> Chart:
-    """Users by number of items, without the last numbers if they are within the noise."""
-    within_limit = sum(items <= choice.cap for items in choice.most)
-    dots = [
-        Dot(label, float(users), own=place < within_limit)
-        for place, (label, users) in enumerate(zip(choice.labels, choice.users, strict=True))
-    ]
-    shown, rest = dots[: choice.drawn], dots[choice.drawn :]
-    users = [max(0.0, dot.value) for dot in shown]
-    share = sum(users[:within_limit]) / max(1.0, sum(users))
+def _sizes(rounds: Rounds) -> Chart:
+    """Users by number of released items, without the last numbers if they are within the noise."""
+    dots = [Dot(label, float(users)) for label, users in zip(rounds.labels, rounds.users, strict=True)]
+    shown, rest = dots[: rounds.drawn], dots[rounds.drawn :]
+    group = ", without users who have one item in all" if rounds.alone else ""
     words = (
-        "Noisy numbers of users by number of items; the noise of each has a standard deviation of "
-        f"{figure(choice.deviation)}. The limit chosen from them is {choice.cap:,}; about {percent(share)} of "
-        "users have no more items (in bold)."
+        f"Noisy numbers of users by how many of the released items they have{group}; the noise of each has a "
+        f"standard deviation of {figure(rounds.deviation)}."
     )
     if any(dot.value < 0.0 for dot in shown):
         words += " Numbers below zero come from the noise and are drawn at zero."
     if rest:
         words += (
-            f" The last {len(rest)} numbers, from {rest[0].label} items on, are not drawn: none is more than "
-            "three standard deviations above zero. The table has all of them."
+            f" From {rest[0].label} items on they are not drawn: none is more than three standard deviations "
+            "above zero. The table has all of them."
         )
-    return dot_chart("sizes", "Users by number of items (noisy)", words, shown, x_label="users")
+    return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 
 
 def chart(result: Any, part: str | None = None) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
     Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_altair()` makes
-    an altair chart of it. A plan has the parts "profile", "release" and "limit".
+    an altair chart of it. A plan has the parts "profile" and "release".
     """
     makers: dict[str | None, Callable[[Plan], Chart]] = {}
     if isinstance(result, Plan):
-        makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release, "limit": _plan_limit}
+        makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release}
     if part in makers:
         return makers[part](result)
     if part is not None:

@@ -6,10 +6,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,42 +19,26 @@ from dphist.accounting.profile import certified_delta
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.outputs.certificate_text import certificate_text
-from dphist.planning.auto_cap import (
-    ChoicePlan,
-    Goal,
-    check_goal,
-    choice_curve,
-    excess_of,
-    predicted_loss,
-)
-from dphist.planning.planner import Excess, check_excess
-from dphist.planning.utility import (
-    ESTIMATE,
-    ESTIMATES,
-    Correction,
-    added_columns,
-    count_noise,
-    half_width,
-    rounding_step,
-)
-from dphist.privacy.types import Budget, Plan
+from dphist.planning.estimate import size_bounds
+from dphist.planning.utility import count_noise, half_width, rounding_step
+from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.document import (
-    correction_from,
+    Findings,
+    findings_from,
     is_difference,
     is_perhaps_reduced,
     plan_from,
     recorded_decimals,
-    sizes_are_rough,
 )
-from dphist.releasing.request import count_column
+from dphist.releasing.request import MARGIN, count_column
 from dphist.releasing.result import Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.releasing.verify import SEEDED, Verification, read_and_verify, verify_document
 from dphist.signatures import Trust
 
-CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]
+CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
 # Kinds of counts for which a report computes intervals if the release has none.
-WITH_INTERVALS: Final = ("users", "weighted", "sketch")
+WITH_INTERVALS: Final = ("users", "sketch")
 # Items that could be mistaken for another are quoted.
 _QUOTED: Final = re.compile(r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$')
 # Invisible characters: control characters, line ends, odd spaces, direction marks and others that Unicode lets
@@ -69,24 +52,22 @@ _UNSEEN: Final = (
 _PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
 _INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
-# Certified points of the curve; with shared noise or a chosen limit each takes a tenth of a second.
+# Certified points of the curve; with shared noise each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
 _SELECTION_POINTS: Final = 121
-# How many of the plans on offer for a chosen limit are shown.
-_OFFERS: Final = 4
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of texts as `label_item` makes them, of numbers rounded to `digits`, or of intervals.
+    """A column of texts as `label_item` makes them, of numbers rounded to `digits`, of margins, or of intervals.
 
     A missing item is None, and an empty one an empty text. The values of intervals are their lower ends; `half` is
     half their width if they are the counts ± `half`.
     """
 
     name: str
-    kind: Literal["text", "number", "interval"]
+    kind: Literal["text", "number", "margin", "interval"]
     values: tuple[Any, ...]
     digits: int = 0
     by_number: bool = False
@@ -100,6 +81,8 @@ class Column:
             [f"{value:,.{self.digits}f}" for value in values[:first]]
             for values in (self.values, *([self.upper] if self.kind == "interval" else []))
         )
+        if self.kind == "margin":
+            return ["unknown" if number == "nan" else f"±{number}" for number in numbers]
         return [" to ".join(ends) for ends in zip(numbers, *upper, strict=True)]
 
 
@@ -107,8 +90,8 @@ class Column:
 class Rows:
     """All released rows in columns, the largest counts first.
 
-    Estimates, if any, come before counts, and each number before its interval at `level`. `width` is half the
-    interval of a count, if the release has no intervals and they can be computed.
+    Each number comes before its margin or its interval at `level`. `width` is half the interval of a count, if the
+    release has no intervals and they can be computed.
     """
 
     columns: tuple[Column, ...]
@@ -117,23 +100,39 @@ class Rows:
     total: int
     width: float | None
     level: float
-    estimated: bool = False
-
-    def column(self, name: str) -> Column:
-        return next(column for column in self.columns[len(self.items) :] if column.name == name)
 
     @property
     def counts(self) -> tuple[float, ...]:
-        return self.column(self.count).values
+        return self.columns[self.place].values
 
     @property
-    def main(self) -> tuple[Column, Column | None]:
-        """Estimates if there are any, else counts; and their intervals."""
-        numbers = self.column(ESTIMATE if self.estimated else self.count)
-        place = self.columns.index(numbers)
-        # They follow the numbers, or the standard errors of the numbers.
-        intervals = (column for column in self.columns[place + 1 : place + 3] if column.kind == "interval")
-        return numbers, next(intervals, None)
+    def margins(self) -> tuple[float, ...] | None:
+        """Half the width of the interval of each count, in a release in rounds."""
+        after = self.columns[self.place + 1 : self.place + 2]
+        return after[0].values if after and after[0].kind == "margin" else None
+
+    @property
+    def intervals(self) -> tuple[Sequence[float], Sequence[float]] | None:
+        """The lower and the upper ends of the intervals of the counts."""
+        margins: Iterable[float] | None = self.margins
+        if margins is None:
+            # They follow the counts, or the standard errors of the counts.
+            after = (one for one in self.columns[self.place + 1 : self.place + 3] if one.kind == "interval")
+            interval = next(after, None)
+            if interval is None or interval.half is None:
+                return None if interval is None else (interval.values, interval.upper)
+            margins = repeat(interval.half, self.total)
+        pairs = list(zip(self.counts, margins, strict=True))
+        return [count - margin for count, margin in pairs], [count + margin for count, margin in pairs]
+
+    @property
+    def place(self) -> int:
+        """Of the counts among the columns."""
+        return next(
+            place
+            for place, column in enumerate(self.columns)
+            if place >= len(self.items) and column.name == self.count
+        )
 
     def first(self, number: int) -> tuple[list[str], list[list[str]]]:
         """Names of all columns and the first rows as texts."""
@@ -155,46 +154,44 @@ def digits_of(spread: float) -> int:
     return max(0, 1 - math.floor(math.log10(spread)))
 
 
-def rows_of(table: Any, plan: Plan, document: Mapping[str, Any], correction: Correction | None = None) -> Rows:
-    """The rows of a release from its Arrow table; with a `correction`, estimates come first."""
+def rows_of(table: Any, plan: Plan, document: Mapping[str, Any]) -> Rows:
+    """The rows of a release from its Arrow table."""
     request, decimals = document["request"], recorded_decimals(document)
     name, asked = count_column(request, table), request.get("interval")
-    place = table.column_names.index(name)
+    place, in_rounds = table.column_names.index(name), isinstance(plan.noise, RoundsNoise)
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
     counts, level = numbers[name], float(asked or LEVEL)
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
     columns = [_text_column(title, ordered.column(title)) for title in table.column_names[:place]]
-    # The intervals of the release, or else those of its estimates, or else those of its noise.
+    # The intervals of the release, or else those of its noise. Margins say the same as the intervals of counts.
     width: float | None = None
     ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
     if asked is None and counts_kind(plan, request) in WITH_INTERVALS:
         width = half_width(plan, LEVEL) + rounding_step(decimals) / 2.0
         ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
-    if asked is None and correction is not None:
-        exact = counts.astype(np.float64)
-        _, ends = added_columns(
-            exact, plan, "", error=False, interval=LEVEL, decimals=decimals, correction=correction
-        )
     bounded = [title for title in numbers if f"{title}_low" in ends and f"{title}_high" in ends]
     hidden = {f"{title}{end}" for title in bounded for end in ("_low", "_high")} if asked is not None else set()
-    estimated = [title for title in numbers if correction and title in ESTIMATES]
-    for title in dict.fromkeys([*estimated, *numbers]):
+    for title in numbers:
         if title in hidden:
             continue
         values = _round_all(numbers[title][by_size], digits[title])
+        if in_rounds and title == MARGIN:
+            columns.append(Column(f"{MARGIN} ({100 * level:g} %)", "margin", values, digits[name]))
+            continue
         columns.append(Column(_printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # An interval follows its number, or the standard error of its number.
-        if base in bounded and (title != base or f"{base}_standard_error" not in numbers):
+        follows = base in bounded and (title != base or f"{base}_standard_error" not in numbers)
+        if follows and not (in_rounds and base == name):
             low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
             label = f"{100 * level:g} % interval" + (f" of {_printable(base)}" if len(bounded) > 1 else "")
             half = width if base == name else None
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
         tuple(columns), tuple(column.name for column in columns[:place]), _printable(name), table.num_rows, width,
-        level, bool(estimated),
+        level,
     )  # fmt: skip
 
 
@@ -232,8 +229,8 @@ def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
 
 
 def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
-    if plan.contract.spread is not None:
-        return "weighted"
+    if isinstance(plan.noise, RoundsNoise):
+        return "estimates"
     if is_difference(plan, request):
         return "differences"
     if is_perhaps_reduced(plan, request):
@@ -273,8 +270,8 @@ class Selection:
 
 
 def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = None) -> Selection | None:
-    """None if every item is released."""
-    if math.isinf(plan.threshold):
+    """None if every item is released, or in rounds, where it depends on what is found."""
+    if math.isinf(plan.threshold) or isinstance(plan.noise, RoundsNoise):
         return None
     # If a user limit replaces the top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
@@ -287,7 +284,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = 
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
     errors = selection_errors(plan, counts, lower, decimals=decimals)
     points = zip(counts.tolist(), *(values.tolist() for values in errors), strict=True)
-    axis = "true number of users counted" if plan.contract.spread is None else "true weighted count"
+    axis = "true number of users counted"
     if "sketch" in request:
         axis = "counter of the sketch"
     elif relative:
@@ -311,52 +308,48 @@ def selection_errors(
     return probability, bias, np.sqrt(variance + rounding_step(decimals) ** 2 / 12.0)
 
 
-def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float, float], ...]:
-    """Certified points (epsilon, delta) up to twice the budget's epsilon; with `choice`, of both steps."""
-    own = plan if choice is None else choice
-    points = _POINTS if plan.sigma_shared == 0.0 and choice is None else _POINTS_SHARED
-    epsilon, last = own.budget.epsilon, min(2.0 * own.budget.epsilon, LARGEST_EPSILON)
+def curve_of(plan: Plan) -> tuple[tuple[float, float], ...]:
+    """Certified points (epsilon, delta) up to twice the budget's epsilon."""
+    points = _POINTS if plan.sigma_shared == 0.0 else _POINTS_SHARED
+    epsilon, last = plan.budget.epsilon, min(2.0 * plan.budget.epsilon, LARGEST_EPSILON)
     # delta at the budget's epsilon, the point in the middle, is in the certificate.
     wanted = [x for place in range(points) if (x := last * place / (points - 1)) != epsilon]
-    deltas = list(map(certified_delta(plan), wanted)) if choice is None else choice_curve(choice, wanted)
-    return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, own.certificate.delta)]))
+    deltas = map(certified_delta(plan), wanted)
+    return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, plan.certificate.delta)]))
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A plan on offer and its predicted loss for the goal."""
+class Step:
+    """Where items were found, and how many. In a round, the `evidence` that an item needs and its `noise`."""
 
-    limit: int
-    excess: Excess
-    noise: float
-    threshold: float | None
-    loss: float
+    name: str
+    items: int
+    evidence: float | None = None
+    noise: float | None = None
 
 
 @dataclass(frozen=True)
-class LimitChoice:
-    """The noisy numbers of users, by number of items, from which a user limit (`cap`) was chosen.
+class Rounds:
+    """How items were found and measured.
 
-    `most` is the largest number of items in each group of users; the last group has no bound. `offers` are the
-    best of `plans_on_offer`, the chosen one first.
+    `users` are noisy numbers of users by number of released items, up to `most` of them in each group, with the
+    standard deviation `deviation`. `limit` is that of the measurement, 0 without one, and `measured` the standard
+    deviation of its noise in users; `needed` the users with which an item is found half of the time.
     """
 
+    steps: tuple[Step, ...]
     most: tuple[int, ...]
     users: tuple[int, ...]
     deviation: float
-    cap: int
-    excess: Excess = "drop"
-    goal: Goal = "accuracy"
-    offers: tuple[Offer, ...] = ()
-    plans_on_offer: int = 0
+    alone: bool
+    limit: int
+    measured: float
+    needed: int | None
+    reason: str | None
 
     @property
     def labels(self) -> list[str]:
-        groups = pairwise((0, *self.most))
-        return [
-            *(f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in groups),
-            f"over {self.most[-1]:,}",
-        ]
+        return [f"{b:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise((0, *self.most))]
 
     @property
     def drawn(self) -> int:
@@ -364,38 +357,42 @@ class LimitChoice:
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
         return min(len(self.users), max(max(above, default=0) + 2, 4))
 
-    @property
-    def measure(self) -> Goal:
-        """The goal whose loss was predicted: from a public list all items are released, whatever the goal."""
-        return "accuracy" if self.offers and self.offers[0].threshold is None else self.goal
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "found": [vars(step) for step in self.steps],
+            "users_needed": self.needed,
+            "limit": self.limit,
+            "standard_deviation": self.deviation,
+            "noisy_users": [
+                {"released_items_of_a_user": label, "users": users}
+                for label, users in zip(self.labels, self.users, strict=True)
+            ],
+            "reason": self.reason,
+        }
 
 
-def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
-    """The choice in a certificate; `planned` has the recomputed plans on offer."""
-    deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
-    if not all(isinstance(number, int) for number in (*users, *choice["caps"], choice["cap"])):
-        raise TypeError
-    offers = () if planned is None else best_offers(planned, users)
-    return LimitChoice(
-        tuple(choice["caps"]), users, deviation, choice["cap"], check_excess(choice["excess"]),
-        check_goal(choice["goal"]), offers, 0 if planned is None else len(planned.plans),
-    )  # fmt: skip
-
-
-def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
-    """The plans with the smallest predicted losses, and at least one each of drop and spread, if on offer."""
-    sizes = planned.estimate_sizes(noisy)
-    offers = [
-        Offer(
-            plan.contract.items, excess_of(plan), plan.total_noise,
-            None if math.isinf(plan.threshold) else plan.threshold,
-            predicted_loss(plan, sizes, planned.goal),
-        )
-        for plan in planned.plans
-    ]  # fmt: skip
-    ranked = sorted(offers, key=lambda offer: offer.loss)
-    best = [next((o for o in ranked if o.excess == excess), None) for excess in ("drop", "spread")]
-    return tuple(offer for place, offer in enumerate(ranked) if place < _OFFERS or offer in best)
+def rounds_of(noise: RoundsNoise, findings: Findings, request: Mapping[str, Any]) -> Rounds:
+    public, alone, *in_rounds = findings.found
+    steps = []
+    if noise.listed or "known" in request:
+        steps.append(Step("public list" if noise.listed else "known in advance", public))
+    if noise.alone is not None:
+        steps.append(Step("users with one item", alone, noise.alone.threshold, noise.alone.sigma))
+    steps += [
+        Step(f"round {place + 1}", items, noise.limits[place] / noise.lattice, noise.deviation(place))
+        for place, items in enumerate(in_rounds)
+    ]
+    return Rounds(
+        tuple(steps),
+        size_bounds(noise.most_items),
+        tuple(round(users / noise.lattice) for users in findings.sizes),
+        noise.sigma_sizes,
+        noise.alone is not None,
+        findings.limit,
+        math.sqrt(sum(noise.measure_noise(max(1, findings.limit)))) / noise.lattice,
+        findings.needed,
+        None if findings.reason is None else printable(findings.reason),
+    )
 
 
 @dataclass(frozen=True)
@@ -417,18 +414,14 @@ class Facts:
 
     document: Mapping[str, Any]
     plan: Plan
-    # Includes the choice of the limit, if it was chosen privately.
-    budget: Budget
     verified: Verification
     origin: Origin
     kind: CountsKind
     rows: Rows
     selection: Selection | None
     curve: tuple[tuple[float, float], ...]
-    choice: LimitChoice | None
+    rounds: Rounds | None
     summary: Summary
-    # Turns counts into estimates, if the limit was chosen privately.
-    correction: Correction | None = None
 
     @property
     def private(self) -> bool:
@@ -485,20 +478,19 @@ def refuse_unverified(verified: Verification) -> None:
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
     plan, request = plan_from(document["plan"]), document["request"]
-    chosen = "choice" in document
-    budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
-    correction = correction_from(document) if chosen else None
-    kind, rows = counts_kind(plan, request), rows_of(table, plan, document, correction)
-    choice = limit_choice(document["choice"], verified.choice) if chosen else None
+    kind, rows = counts_kind(plan, request), rows_of(table, plan, document)
+    findings, rounds = None, None
+    if isinstance(plan.noise, RoundsNoise):
+        findings = findings_from(document)
+        rounds = rounds_of(plan.noise, findings, request)
     summary = summarize(
-        plan, request, budget, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
-        correction=correction, rough=choice is not None and sizes_are_rough(choice.users, choice.deviation),
-        private=verified.private,
+        plan, request, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
+        private=verified.private, findings=findings,
+        margins=None if rows.margins is None else np.array(rows.margins, dtype=np.float64),
     )  # fmt: skip
     return Facts(
-        document, plan, budget, verified, origin, kind, rows,
-        selection_of(plan, request, recorded_decimals(document)),
-        curve_of(plan, verified.choice), choice, summary, correction,
+        document, plan, verified, origin, kind, rows, selection_of(plan, request, recorded_decimals(document)),
+        curve_of(plan), rounds, summary,
     )  # fmt: skip
 
 

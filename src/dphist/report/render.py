@@ -55,13 +55,14 @@ _TITLES: Final = {
     "numbers": "The numbers of this release",
     "curve": "The guarantee for every epsilon",
     "selection": "What is released, and how accurate it is",
-    "cap": "The limit on items per user",
+    "rounds": "How the items were found and measured",
     "booking": "Booked in a ledger",
     "certificate": "Certificate and verification",
 }
 _ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
-    "where": "Condition", "user": "User column", "items": "Public list", "dataset": "Dataset",
+    "where": "Condition", "user": "User column", "items": "Public list", "known": "Known items", "goal": "Goal",
+    "dataset": "Dataset",
     "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
 }  # fmt: skip
 _CURVE: Final = (
@@ -118,7 +119,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     if format != "html":
         texts = len(facts.rows.items)
         rows = [[*map(_cut_item, row[:texts]), *row[texts:]] for row in rows]
-    skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
+    skipped = {"rounds": not described["rounds"], "booking": not described["booking"]}
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     shared: dict[str, Any] = {
@@ -262,7 +263,7 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
         data=data,
         shown=shown,
         kinds=[column.kind for column in facts.rows.columns],
-        sorted_by=facts.rows.main[0].name,
+        sorted_by=facts.rows.count,
         certificate=certificate,
         # The download is the certificate as written; the text on the page has no invisible characters.
         certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),
@@ -306,15 +307,13 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 def _page_json(rows: Rows, shown: int) -> str:
     """JSON without `<`, so that it cannot end its script."""
     columns: list[dict[str, Any]] = []
-    names = [column.name for column in rows.columns]
     for column in rows.columns:
         if column.kind == "text":
             values: dict[str, Any] = {"number": column.by_number, "values": column.values[:shown]}
         elif column.half is not None:
-            values = {"of": names.index(rows.count, len(rows.items)), "half": column.half}
+            values = {"of": rows.place, "half": column.half}
         else:
             values = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
         columns.append({"name": column.name, "kind": column.kind, "digits": column.digits, **values})
-    order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
-    data = {"rows": shown, "sorted": order, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
+    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

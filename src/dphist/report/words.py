@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
-from dphist.planning.utility import Correction, guess_words, half_width
-from dphist.privacy.types import Budget, LaplaceNoise
+from dphist.planning.utility import guess_words, half_width
+from dphist.privacy.types import Budget, LaplaceNoise, RoundsNoise
+from dphist.releasing.aggregates import aggregates_of
 from dphist.releasing.document import (
     NO_GUARANTEE,
     caveats,
@@ -20,8 +21,8 @@ from dphist.releasing.document import (
     guarantee_facts,
     not_covered,
 )
-from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
-from dphist.report.facts import WITH_INTERVALS, Facts, LimitChoice, Offer, Selection, digits_of
+from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
+from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 
 # Odds change by more than a factor of SLACK e^epsilon with a probability of at most DELTAS delta (see `beliefs`).
 SLACK: Final = 1.1
@@ -31,8 +32,8 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]], int]
 
 # Caveats about the numbers, not about privacy.
 _LIMITS: Final = (
-    "user-limit", "spread", "max-nonzero", "differences", "perhaps-reduced", "reduced", "sketch",
-    "sketch-with-offset", "clamped-sums", "weighted-sums", "selected-sums", "shared-noise",
+    "user-limit", "rounds", "max-nonzero", "differences", "perhaps-reduced", "reduced", "sketch",
+    "sketch-with-offset", "clamped-sums", "selected-sums", "shared-noise",
 )  # fmt: skip
 BETWEEN: Final = (
     "Each point is a certified upper bound. Between two points only the chord of δ over e^ε is proved, which lies "
@@ -44,7 +45,7 @@ _RELY: Final = "For that you rely on the people who made the release."
 
 def describe(facts: Facts) -> dict[str, Any]:
     """Everything that a report says except its rows and charts, by the keys of `dphist report --json`."""
-    certificate, choice, rows = facts.origin.certificate, facts.choice, facts.rows
+    certificate, rounds, rows = facts.origin.certificate, facts.rounds, facts.rows
     texts = {
         "title": _title(facts),
         "lead": _lead(facts),
@@ -62,8 +63,8 @@ def describe(facts: Facts) -> dict[str, Any]:
         "promise": _promise(facts),
         "meaning": [{"label": label, "sentences": sentences} for label, sentences in _meaning(facts)],
         "limits": _limits(facts),
-        "epsilon": facts.budget.epsilon,
-        "delta": facts.budget.delta,
+        "epsilon": facts.plan.budget.epsilon,
+        "delta": facts.plan.budget.delta,
         "delta_certified": facts.delta_certified,
         "plan": facts.plan.to_dict(),
         "numbers": [dict(zip(("label", "value", "meaning"), one, strict=True)) for one in _numbers(facts)],
@@ -71,19 +72,8 @@ def describe(facts: Facts) -> dict[str, Any]:
         "curve_note": _curve_note(facts),
         "selection": None if facts.selection is None else facts.selection.to_dict(),
         "selection_notes": _selection_notes(facts),
-        "cap_choice": None if choice is None else {
-            "cap": choice.cap,
-            "standard_deviation": choice.deviation,
-            "noisy_users": [
-                {"items_of_a_user": label, "users": users}
-                for label, users in zip(choice.labels, choice.users, strict=True)
-            ],
-            "excess": choice.excess,
-            "goal": choice.goal,
-            "correction": None if facts.correction is None else facts.correction.to_dict(),
-            "offers": [vars(offer) for offer in choice.offers],
-        },
-        "limit_notes": _limit_notes(facts),
+        "rounds": None if rounds is None else rounds.to_dict(),
+        "rounds_notes": [] if rounds is None else _rounds_notes(rounds),
         "rows": facts.rows.total,
         "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
@@ -154,9 +144,9 @@ class CountWords(NamedTuple):
 
 _COUNTS: Final = {
     "users": CountWords("Number of {counted} per {what}", "the number of users{limited}", "the true count"),
-    "weighted": CountWords(
-        "Number of users per {what}, weighted", "a weighted number of users", "the true weighted count",
-        "Counts are weighted. {spread}",
+    "estimates": CountWords(
+        "Number of users per {what}", "an estimate of the number of users with its margin of error",
+        "the number of users",
     ),
     "differences": CountWords(
         "Differences in the number of users per {what}", "how many more users it has than {ranked}",
@@ -183,20 +173,12 @@ _COUNTS: Final = {
 def count_words(facts: Facts) -> CountWords:
     plan, lower = facts.plan, facts.request.get("lower-threshold", 1)
     what, limited = ", ".join(facts.rows.items), facts.summary.limit_leaves_out
-    if facts.correction is not None:
-        true_value = _COUNTS[facts.kind].true_value
-        return CountWords(
-            f"Number of users per {what}",
-            "an estimate of the number of users, and the count behind it",
-            true_value,
-        )
     # With a lower threshold, at least `lower - 1` is subtracted.
     least = f" (or {lower - 1:,} users, if that is more)" if lower > 1 else ""
     values = {
         "what": what,
         "counted": "counted users" if limited else "users",
         "limited": f" (each counted for at most {count_items(plan.contract.items)})" if limited else "",
-        "spread": " ".join(caveats(plan, facts.request, ("spread",))),
         "ranked": f"the item ranked {plan.contract.nonzero + 1:,.0f}{least}",
         "bound": f"{plan.contract.max_nonzero or 0:,}",
         "way": "above" if plan.releases_offset else "below",
@@ -206,12 +188,13 @@ def count_words(facts: Facts) -> CountWords:
 
 def _also_released(facts: Facts) -> str:
     """The sums and means that are released with the counts."""
-    sums = facts.document.get("sums", ())
-    if len(sums) > 4:
-        return f"{len(sums)} {' and '.join(dict.fromkeys(one['kind'] + 's' for one in sums))}"
-    return join_words(
-        [f"the {one['kind']} {'of ' + one['column'] if 'column' in one else one['name']}" for one in sums]
+    sums = aggregates_of(facts.request) if facts.plan.sums else ()
+    names = dict.fromkeys(
+        f"the vector {one.vector}" if one.vector else f"the {one.kind} of {one.column}" for one in sums
     )
+    if len(names) > 4:
+        return f"{len(names)} {' and '.join(dict.fromkeys(one.kind + 's' for one in sums))}"
+    return join_words([*names])
 
 
 def _title(facts: Facts) -> str:
@@ -228,20 +211,21 @@ def _lead(facts: Facts) -> str:
         return f"This release is empty: {why}. {made}"
     items = "1 item" if rows == 1 else f"each of {rows:,} items"
     what, also = count_words(facts).lead, _also_released(facts)
-    return f"For {items}, this release gives {what}{f', and {also}' if also else ''}, with noise. {made}"
+    noise = "" if facts.kind == "estimates" else ", with noise"
+    return f"For {items}, this release gives {what}{f', and {also}' if also else ''}{noise}. {made}"
 
 
 def _about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
     document, request, also = facts.document, facts.request, _also_released(facts)
     about = {"counted": f"users per {', '.join(facts.rows.items)}{f', with {also}' if also else ''}"}
-    if facts.kind != "users":
+    if facts.kind not in ("users", "estimates"):
         about["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
     if "sketch" in request:
         about["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
     elif not request:
         about["source"] = "counts that were computed elsewhere"
-    for key in ("input", "table", "query", "where", "user", "items", "dataset"):
+    for key in ("input", "table", "query", "where", "user", "items", "known", "goal", "dataset"):
         if key in request:
             value = request[key]
             about["source" if key == "input" else key] = (
@@ -255,25 +239,27 @@ def _about(facts: Facts) -> dict[str, str]:
 
 def _rows_notes(facts: Facts) -> list[str]:
     """What the counts and their intervals are, and what intervals do not cover."""
-    rows, note, (_, interval) = facts.rows, count_words(facts).note, facts.rows.main
+    rows, note = facts.rows, count_words(facts).note
     notes = [note] if note else []
-    if interval is None or not rows.total:
+    if rows.intervals is None or not rows.total:
         return notes
-    if rows.estimated:
-        return [*notes, INTERVALS_OF_ESTIMATES, *caveats(facts.plan, facts.request, ("estimate",))]
+    if rows.margins is not None:
+        doubtful = doubts(facts.rounds.reason) if facts.rounds else []
+        within = f"the number of users is within its margin in {100 * rows.level:g} % of cases."
+        return [f"Each count is an estimate{'.' if doubtful else f': {within}'}", *doubtful]
     if rows.width is not None:
         notes.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
     return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise only."]
 
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
-    """At most three warnings and notes for the top: a weak budget, rough estimates, why there are few items."""
+    """At most three warnings and notes for the top: a weak budget, doubtful margins, why there are few items."""
     summary, top = facts.summary, facts.request.get("top")
     few = summary.why_few
     if not few and top is not None and facts.rows.total < top:
         few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
     texts = [*(summary.verdict.warnings if facts.private else ())]
-    texts += [text for text in summary.warnings if text == ROUGH_ESTIMATES]
+    texts += doubts(facts.rounds.reason) if facts.rounds else []
     return [*(("Warning", text) for text in texts), *([("Note", few)] if few else [])][:3]
 
 
@@ -281,7 +267,7 @@ def warnings(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _guarantee(facts: Facts) -> str:
-    return guarantee(facts.plan, facts.request, facts.budget) if facts.private else NO_GUARANTEE
+    return guarantee(facts.plan, facts.request) if facts.private else NO_GUARANTEE
 
 
 def _promise(facts: Facts) -> list[str]:
@@ -289,7 +275,7 @@ def _promise(facts: Facts) -> list[str]:
         return [_SEEDED]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
-    return [_guarantee(facts), *promise(facts.budget, limit)]
+    return [_guarantee(facts), *promise(facts.plan.budget, limit)]
 
 
 def promise(budget: Budget, limit: int | None = None) -> list[str]:
@@ -361,10 +347,7 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
-    level, codes = (
-        facts.summary.verdict.level,
-        guarantee_facts(facts.plan, facts.request, facts.budget)["conditions"],
-    )
+    level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request)["conditions"]
     uncovered = [
         "Other releases of the same data: what they reveal about a person adds up.",
         *caveats(facts.plan, facts.request, ("groups",)),
@@ -375,7 +358,7 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     return [
         ("Who is protected", [f"Every user in the data{whose}, with all of their data together."]),
         ("Against what", [_AGAINST[level]]),
-        (f"How much: {level}", [_guess(facts.budget), *beliefs(facts.budget)]),
+        (f"How much: {level}", [_guess(facts.plan.budget), *beliefs(facts.plan.budget)]),
         ("What is not covered", uncovered),
         verified,
     ]
@@ -413,20 +396,15 @@ def _checks(facts: Facts) -> list[str]:
 
 
 def _curve_note(facts: Facts) -> str:
-    choice = facts.verified.choice
     notes = ["The mark is the budget of this release; all points hold at once."]
-    if choice is not None:
-        notes.append(
-            "The curve covers the release and the noisy numbers that chose the limit together; for a release with "
-            "this limit alone it would be lower."
-        )
     if not facts.private:
         notes = [
             "NOT PRIVATE: this is the curve of the plan. The noise comes from a seed, so neither the curve nor "
             "the mark holds for this release."
         ]
-    if any(isinstance(plan.noise, LaplaceNoise) for plan in (choice.plans if choice else (facts.plan,))):
-        notes.append("For Laplace noise a point is not always the smallest possible bound.")
+    if isinstance(facts.plan.noise, (LaplaceNoise, RoundsNoise)):
+        what = "Laplace noise" if isinstance(facts.plan.noise, LaplaceNoise) else "rounds"
+        notes.append(f"For {what} a point is not always the smallest possible bound.")
     return " ".join(notes)
 
 
@@ -436,17 +414,11 @@ def _curve_note(facts: Facts) -> str:
 def _limits(facts: Facts) -> list[str]:
     """What the limit and the threshold do to the numbers, and who is not counted."""
     sentences = caveats(facts.plan, _request_with_effect(facts), _LIMITS)
-    if facts.correction is not None:
-        sentences.append(
-            "An estimate is the count times a factor that corrects for what the user limit leaves out: "
-            f"{_factors(facts, facts.correction)} (one standard error). The factor comes from the noisy numbers "
-            "of users by number of items. Intervals of estimates cover the noise of the count and of the factor."
-        )
     sentences += _selection_notes(facts)[:-1] if facts.selection else _selection_notes(facts)
     sentences += _total(facts)
     if facts.request and "sketch" not in facts.request:
         missing = "a user" if facts.request.get("null-items") else "a user or an item"
-        hidden = "users whose items are all below the threshold" if facts.selection else "items not on the list"
+        hidden = "items not on the list" if _listed(facts) else "users whose items are all below the threshold"
         sentences.append(f"Not counted: rows without {missing}, and {hidden}.")
     return sentences
 
@@ -469,13 +441,9 @@ def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
     return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
 
 
-def _factors(facts: Facts, correction: Correction) -> str:
-    """The factors of estimates with standard errors: the largest is for rare items."""
-    rare, common = (
-        f"{figure(float(correction.factors_at(count)))} ± {float(correction.errors_at(count)):.2g}"
-        for count in (0.0, max(facts.rows.counts, default=0.0))
-    )
-    return rare if rare == common else f"{rare} for rare items, {common} for the largest count"
+def _listed(facts: Facts) -> bool:
+    """Whether the items come from a public list, all of which is released."""
+    return math.isinf(facts.plan.threshold)
 
 
 def _total(facts: Facts) -> list[str]:
@@ -483,20 +451,25 @@ def _total(facts: Facts) -> list[str]:
     rows, counts = facts.rows.total, facts.document["counts"]
     if rows < 2:
         return []
+    missing = "" if _listed(facts) else ", and items below the threshold are missing"
+    users = f"The sum is not a number of users: a user with several items is counted several times{missing}."
+    if facts.rounds is not None:
+        return [
+            "Totals: the errors of counts are related, so the margin of a sum does not follow from the margins of "
+            f"its parts. {users}"
+        ]
     covariance, variance = counts["covariance"], counts["standard_error"] ** 2
     error = figure(math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance)))
     how = f"the noise of one count times the square root of {rows:,}"
     if covariance > 0.0:
         how = f"the square root of {figure(variance - covariance)} n + {figure(covariance)} n² for n = {rows:,}"
-    listed = math.isinf(facts.plan.threshold)
-    bias = "" if listed else (
+    bias = "" if _listed(facts) else (
         " Counts near the threshold are too high on average, so the sum is too high too, by far more than its "
         "noise if there are many of them."
     )  # fmt: skip
-    missing = "" if listed else ", and items below the threshold are missing"
     return [
         f"Totals: the noise in the sum of all {rows:,} released counts has a standard error of {error} ({how})."
-        f"{bias} The sum is not a number of users: a user with several items is counted several times{missing}."
+        f"{bias} {users}"
     ]
 
 
@@ -507,6 +480,8 @@ def passes(selection: Selection) -> str:
 
 def _selection_notes(facts: Facts) -> list[str]:
     selection = facts.selection
+    if facts.rounds is not None:
+        return [_needed_words(facts.rounds)]
     if selection is None:
         return [
             "Every item of the public list is released, whatever its count, so no count is biased. Each count has "
@@ -539,7 +514,7 @@ def selection_words(selection: Selection) -> str:
 
 def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
     """Label, value and meaning of the budget, the mechanism, the noise, the threshold and the bounds."""
-    plan, budget, counts = facts.plan, facts.budget, facts.document["counts"]
+    plan, budget, counts = facts.plan, facts.plan.budget, facts.document["counts"]
     numbers = [
         (
             "Epsilon (ε)", upper_figure(budget.epsilon, 6),
@@ -555,6 +530,8 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
     if facts.verified.delta_certified is not None:
         meaning = "Recomputed for this report in ball arithmetic: an upper bound that includes rounding errors."
         numbers.append(("Certified δ", upper_figure(facts.verified.delta_certified, 6), meaning))
+    if facts.rounds is not None:
+        return [*numbers, *_rounds_numbers(facts, facts.rounds)]
     often = "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
     selected = "" if math.isinf(plan.threshold) else ", before the threshold selects"
     numbers += [
@@ -572,9 +549,6 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
         numbers.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
     limit, _, more = facts.summary.limit_words.partition("; ")
     numbers += [*_threshold(facts), ("Items per user", limit, f"{more[:1].upper()}{more[1:]}." if more else "")]
-    if (correction := facts.correction) is not None:
-        meaning = f"The estimate is the count times this, less for common items: {_factors(facts, correction)}."
-        numbers.append(("Factor of estimates", figure(correction.factor), meaning))
     if plan.contract.max_nonzero is not None:
         label, meaning = "Counts at most", "The analysis assumes that at most this many counts are not zero."
         if plan.mechanism == "known-domain":
@@ -616,7 +590,7 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
 
 def tables(facts: Facts) -> dict[str, Table]:
     """The tables of a report: heads, rows, and how many columns are text."""
-    choice, selection, step = facts.choice, facts.selection, max(1, (len(facts.curve) - 1) // 10)
+    rounds, selection, step = facts.rounds, facts.selection, max(1, (len(facts.curve) - 1) // 10)
     curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in facts.curve[::step]]
     found: dict[str, Table] = {"curve": (("ε", "δ"), curve, 0)}
     if selection is not None:
@@ -628,60 +602,96 @@ def tables(facts: Facts) -> dict[str, Table]:
             if p >= 1e-4
         ]
         found["selection"] = (head, rows, 0)
-    if choice is not None:
-        users = [(label, f"{users:,}") for label, users in zip(choice.labels, choice.users, strict=True)]
-        found["choice"] = (("items of a user", "users, with noise"), users, 1)
-    if choice is not None and choice.offers:
-        offers = [
-            (
-                f"{offer.limit:,}", offer.excess, figure(offer.noise),
-                "none" if offer.threshold is None else figure(offer.threshold), _loss(choice, offer),
-            )
-            for offer in choice.offers
-        ]  # fmt: skip
-        found["offers"] = (("limit", "excess", "noise", "threshold", _LOSSES[choice.measure][0]), offers, 2)
+    if rounds is not None:
+        head = ("found by", "items", "evidence needed", "its noise")
+        found["found"] = (head, [_cells(one) for one in rounds.steps], 1)
+        users = [(label, f"{users:,}") for label, users in zip(rounds.labels, rounds.users, strict=True)]
+        found["sizes"] = (("released items of a user", "users, with noise"), users, 1)
     return found
 
 
-# --- the choice of the user limit
-
-# What each goal minimizes: as the head of a column, and in words.
-_LOSSES: Final = {
-    "accuracy": (
-        "predicted error",
-        "the smallest total error of the estimates, as a share of the sum of the true counts (an item that is not "
-        "released counts as an estimate of 0)",
-    ),
-    "keys": ("users needed", "the smallest number of users that an item needs on average to be released"),
-}
-_WAYS: Final = {"drop": "items beyond it are left out", "spread": "with more items, each counts less"}
+# --- rounds
 
 
-def _limit_notes(facts: Facts) -> list[str]:
-    """What the limit does to users with many items, and how it was chosen."""
-    choice = facts.choice
-    notes = caveats(facts.plan, _request_with_effect(facts), ("user-limit", "spread"))
-    if choice is None:
-        return notes if facts.plan.contract.spread is not None else []
-    notes.append(
-        f"The limit {choice.cap:,} with {choice.excess} ({_WAYS[choice.excess]}) was chosen from the noisy "
-        "numbers of users by number of items; the noise of each has a standard deviation of "
-        f"{figure(choice.deviation)}."
+def _cells(step: Step) -> tuple[str, ...]:
+    none = "none"
+    return (
+        step.name, f"{step.items:,}", none if step.evidence is None else figure(step.evidence),
+        none if step.noise is None else figure(step.noise),
+    )  # fmt: skip
+
+
+def _needed_words(rounds: Rounds) -> str:
+    if rounds.needed is None:
+        return "Every item of the public list is released, however few users have it."
+    return (
+        f"Items with few users are hidden: with about {count_users(rounds.needed)} an item is found half of the "
+        "time. Users with many items count for less until their other items are found."
     )
-    if choice.offers:
-        best = choice.offers[0]
-        public = "" if choice.measure == choice.goal else ", but all items of a public list are released"
-        notes.append(
-            f"The goal was {choice.goal}{public}: {_LOSSES[choice.measure][1]}. By the noisy numbers this is "
-            f"{_loss(choice, best)} for {best.limit:,} with {best.excess}, the best of the "
-            f"{choice.plans_on_offer} plans on offer; the table has the runners-up. These predictions come from "
-            "a model of typical data and may be wrong; privacy does not depend on them."
+
+
+def count_users(users: int) -> str:
+    return "1 user" if users == 1 else f"{users:,} users"
+
+
+def _rounds_notes(rounds: Rounds) -> list[str]:
+    """How the items were found and measured."""
+    notes = []
+    if rounds.needed is not None:
+        first = (
+            "Items that were known in advance were not searched for. " if rounds.steps[0].evidence is None else ""
         )
+        alone = (
+            " Users with one item are a group of their own, whose counts have less noise and are searched first."
+            if rounds.alone
+            else ""
+        )
+        notes.append(
+            f"{first}Items were found in rounds: each user divides a weight among their items, an item is found "
+            "when the evidence of all rounds so far is above the threshold of the round, and what was found or "
+            f"is hopeless leaves the lists of all users, so that their other items get more weight. Evidence is "
+            f"in users who count in full, and its noise one standard deviation.{alone}"
+        )
+    notes += [_needed_words(rounds), _limit_words(rounds), *doubts(rounds.reason)]
     return notes
 
 
-def _loss(choice: LimitChoice, offer: Offer) -> str:
-    return f"{100.0 * offer.loss:.1f} %" if choice.measure == "accuracy" else figure(offer.loss)
+def _limit_words(rounds: Rounds) -> str:
+    if rounds.limit == 0:
+        return (
+            "Nothing was measured after that: the noisy numbers of users show hardly any users of the released "
+            "items beside those with one item."
+        )
+    return (
+        f"Then the items were measured with a limit of {count_items(rounds.limit)}, chosen from the noisy numbers "
+        f"of users below: users with n > {rounds.limit} of the released items count √({rounds.limit}/n) for each, "
+        f"all others 1, and the noise is ±{figure(1.96 * rounds.measured)} (95 %)."
+    )
+
+
+def _rounds_numbers(facts: Facts, rounds: Rounds) -> list[tuple[str, str, str]]:
+    """The numbers of a release in rounds, beside its budget."""
+    plan, summary = facts.plan, facts.summary
+    numbers = [("Mechanism", *MECHANISMS[plan.mechanism])]
+    if facts.rows.margins:
+        most = f"±{figure(max(facts.rows.margins))}"
+        level = f"{100 * facts.rows.level:g} %"
+        meaning = f"Half of the counts have a margin of at most this ({level}); the largest is {most}."
+        numbers.append(("Margin of a count", f"±{figure(summary.margin)}", meaning))
+    if rounds.needed is not None:
+        numbers.append(
+            ("Users needed", f"about {rounds.needed:,}", "With this many, an item is found half of the time.")
+        )
+    if rounds.limit:
+        full = count_items(rounds.limit)
+        meaning = f"Of the noise alone (95 %). Users with up to {full} count in full, others less for each."
+        numbers.append(("Noise of the measurement", f"±{figure(1.96 * rounds.measured)}", meaning))
+    limit, _, more = summary.limit_words.partition("; ")
+    numbers.append(("User limit", limit, f"{more[:1].upper()}{more[1:]}." if more else ""))
+    if plan.contract.max_nonzero is not None:
+        meaning = "All of them are released, including those with no users."
+        numbers.append(("Items of the public list", f"{plan.contract.max_nonzero:,}", meaning))
+    return numbers
 
 
 def _verify_command(facts: Facts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
@@ -12,7 +12,6 @@ import numpy as np
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
-from dphist.planning.auto_cap import Levels, items_kept
 from dphist.privacy.numerics import FloatArray
 
 # Every view of a simulation starts with this.
@@ -57,18 +56,16 @@ class Population:
         """The largest number of items of any user."""
         return self.sizes[-1][0]
 
-    def under(self, limit: int | Levels | None) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of the counts under a limit: a number of items per user, or levels of weights.
+    def under(self, limit: int | None) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of the counts under a limit on the items per user.
 
-        A user with n items keeps a random n' of them, each with weight w, so adds w with probability n'/n.
+        A user with more items keeps a random choice of them.
         """
-        levels = ((limit, 1.0),) if isinstance(limit, int) else limit
-        if not levels or levels[0][0] >= self.largest:
+        if limit is None or limit >= self.largest:
             return self.counts, np.zeros_like(self.counts)
         items = np.array([items for items, _ in self.sizes], dtype=np.float64)
-        kept, weight = items_kept(levels, items)
-        chance = kept / items
-        return self.left(chance * weight, chance * (1.0 - chance) * weight**2)
+        chance = np.minimum(1.0, limit / items)
+        return self.left(chance, chance * (1.0 - chance))
 
     def count_at(self, rank: int) -> float:
         """The count of this rank, from 1 for the largest; 0 if there are fewer items."""
@@ -79,12 +76,6 @@ class Population:
         """Only this many items, with the largest counts."""
         before = np.cumsum(self.number) - self.number
         return replace(self, number=np.clip(items - before, 0.0, self.number))
-
-    def buckets(self, caps: Sequence[int]) -> list[int]:
-        """The numbers of users that the automatic choice of a limit counts."""
-        place = np.searchsorted(np.array(caps), [items for items, _ in self.sizes])
-        users = np.array([users for _, users in self.sizes], dtype=np.float64)
-        return [int(n) for n in np.bincount(place, users, len(caps) + 1)]
 
 
 def population_of(events: Events, label: str) -> Population:
@@ -152,7 +143,7 @@ class Zipf:
     @property
     def label(self) -> str:
         how = "on average (geometric)" if self.spread == "geometric" else "each"
-        sizes = self._sizes()
+        sizes = self.sizes()
         if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
             how = f"on average (geometric, cut at {sizes[-1][0]:,})"
         return (
@@ -168,7 +159,7 @@ class Zipf:
         """
         ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
         weights = ranks**-self.exponent
-        sizes = self._sizes()
+        sizes = self.sizes()
         n = np.array([size for size, _ in sizes], dtype=np.float64)
         users = np.array([number for _, number in sizes], dtype=np.float64)
         has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
@@ -186,7 +177,8 @@ class Zipf:
 
         return Population(self.label, counts, number, sizes, left)
 
-    def _sizes(self) -> tuple[tuple[int, int], ...]:
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of a number of items and the number of users with so many."""
         if self.spread == "same" or self.items_per_user == 1.0:
             low = math.floor(self.items_per_user)
             more = round(self.users * (self.items_per_user - low))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -11,13 +11,12 @@ import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.planning.auto_cap import levels_of
-from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, moments_with_offset
+from dphist.planning.utility import LatticeTails, Passed, count_noise, moments_with_offset
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, Population
+from dphist.simulation.population import NOTICE, Population, Zipf
 
 _REACH: Final = 6.0
 # Points per standard deviation: for a smooth function, sums over every s-th value are as good as over all.
@@ -79,7 +78,7 @@ BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Expected values, summed over items. All but the variance are linear, so that plans can be mixed.
+    """Expected values, summed over items.
 
     `released` items, with the weight of the pairs `kept` in them; the sums of their `error`, of their `distance`
     from the truth and of that `relative` to it; `missed`, the true users of items that are not released. An
@@ -109,14 +108,6 @@ class Totals:
 _FIELDS: Final = tuple(Totals.__dataclass_fields__)
 
 
-def mix_totals(parts: Iterable[tuple[float, Totals]]) -> Totals:
-    """The totals of a plan that is chosen at random, by the probability and the totals of each."""
-    listed = list(parts)
-    means = {name: sum(share * getattr(totals, name) for share, totals in listed) for name in _FIELDS}
-    between = sum(share * (totals.released - means["released"]) ** 2 for share, totals in listed)
-    return Totals(**{**means, "variance": means["variance"] + between})
-
-
 class Items(NamedTuple):
     """Groups of items: true counts, numbers of items, mean and variance under the limit, factors of estimates."""
 
@@ -130,36 +121,30 @@ class Items(NamedTuple):
         return Items(*(column[places] for column in self))
 
 
-def totals_of(
-    plan: Plan, population: Population, *, cap: int | None = None, correction: Correction | None = None
-) -> Totals:
-    """What a plan releases of a population, with each user limited to `cap` random items or by the plan's levels.
+def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> Totals:
+    """What a plan releases of a population, with each user limited to `cap` random items.
 
-    Estimates multiply counts by the `correction`; without one, by the factor that makes the sum of all counts
-    right.
+    Estimates multiply counts by the factor that makes the sum of all counts right.
     """
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
-    limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
-    truth, (mean, variance) = population.counts, population.under(limit)
+    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else cap)
     total, left = float(truth @ population.number), float(mean @ population.number)
-    if correction is None:
-        correction = Correction((0.0,), (max(1.0, total / left) if left > 0.0 else 1.0,), (0.0,))
-    every = Items(truth, population.number, mean, variance, correction.factors_at(mean))
+    factor = max(1.0, total / left) if left > 0.0 else 1.0
+    every = Items(truth, population.number, mean, variance, np.full(mean.size, factor))
     # All users are missed, until something is released.
     none = np.zeros(len(BANDS))
-    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, correction.factor, 0.0, none, none)
+    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, factor, 0.0, none, none)
     law = count_noise(plan.noise)
     uncertain = rest = every.take(truth - floor > max(0.0, (law.least - law.tails.reach) / law.steps))
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         sure = rest.mean - plan.threshold > _SURE * np.sqrt(rest.variance + plan.total_noise**2)
         uncertain = rest.take(~sure)
-        # Weighted counts with noise have so many values, in such fine steps, that they are practically normal.
-        totals = totals.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
-        rest = rest.take(slice(0)) if plan.levels else uncertain
+        totals = totals.plus(_normal(plan, rest.take(sure)))
+        rest = uncertain
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
         if plan.releases_offset:
@@ -270,13 +255,20 @@ def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> floa
 SHOWN: Final = 50
 
 
-def given_population(counts: IntArray) -> Population:
-    """The population of given counts, which are counts under the limit, as if each user had one item."""
+def given_population(counts: IntArray, per_user: float = 1.0) -> Population:
+    """The population of given counts, as if users had a geometric number of items, alike for all items.
+
+    Users have fewer than `per_user` items on average if the counts need more users.
+    """
     values, number = np.unique(-counts[counts > 0], return_counts=True)
-    each, sizes = -values.astype(np.float64), ((1, int(counts.sum())),)
+    each, pairs = -values.astype(np.float64), int(counts.sum())
+    mean = max(1.0, min(per_user, counts.size / 2.0, pairs / max(1.0, float(counts.max(initial=0)))))
+    sizes = ((1, pairs),) if mean == 1.0 else Zipf(1.0, counts.size, max(1, round(pairs / mean)), mean).sizes()
+    share = np.array([items * users for items, users in sizes], dtype=np.float64) / max(1, pairs)
+    share /= max(share.sum(), 1e-300)
     return Population(
         "given counts", each, number.astype(np.float64), sizes,
-        lambda mean, variance: (each * mean[0], each * variance[0]),
+        lambda mean, variance: (each * float(share @ mean), each * float(share @ variance)),
     )  # fmt: skip
 
 
@@ -300,9 +292,8 @@ def trial(
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, cap=limit).released
     whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
-    counts = _draw_limited(plan, population, limit, whole, seed)[: counted.items]
+    counts = _draw_limited(population, limit, whole, seed)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
-    unit = plan.levels[0].weight if plan.levels else 1
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
     released = begin(plan, SeededTap(seed), Cut(floor)).release(counts, no_sums)
@@ -317,7 +308,7 @@ def trial(
         "items": int(whole.size),
         "users_items": total,
         "cut": int(whole.size - counts.size),
-        "kept": int(counts.sum()) / (unit * total) if total else 0.0,
+        "kept": int(counts.sum()) / total if total else 0.0,
         "released": int(index.size),
         "expected": expected,
         "mean_absolute_error": float(errors.mean()) if errors.size else None,
@@ -329,14 +320,11 @@ def trial(
     }
 
 
-def _draw_limited(plan: Plan, population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
-    """Counts under the limit of a plan. With spread they are in steps of the noise, and drawn as normal."""
-    mean, variance = population.under(levels_of(plan) if plan.levels else cap)
+def _draw_limited(population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
+    """Counts under the limit."""
+    mean, variance = population.under(cap)
     each = population.number.astype(np.int64)
     # Independent of the noise, which has the same seed.
     generator = np.random.default_rng([seed, 1])
-    if plan.levels:
-        drawn = generator.normal(np.repeat(mean, each), np.repeat(np.sqrt(variance), each))
-        return np.rint(np.clip(drawn, 0.0, whole) * plan.levels[0].weight).astype(np.int64)
     trials, chance = lost_users(population.counts, mean, variance)
     return whole - generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))

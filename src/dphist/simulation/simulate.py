@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
-from dphist.planning.auto_cap import choose_plan, excess_of
-from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
-from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
-from dphist.releasing.document import choice_for
-from dphist.releasing.noise import noisy_sizes
+from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
-from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
-from dphist.simulation.predict import BANDS, Totals, in_bands, mix_totals, totals_of
+from dphist.simulation.predict import BANDS, Totals, in_bands, totals_of
 
 Goal = Literal["counts", "keys", "mass"]
-# Limits that drop or spread the excess, top-k steps, and the automatic limit.
-Kind = Literal["cap", "spread", "top", "auto"]
+# A limit on the items of a user, or a top-k step.
+Kind = Literal["cap", "top"]
+DEFAULT_CAPS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
-# Draws of the automatic limit, which noise moves between neighbouring limits.
-_TRIALS: Final = 64
 # In expected items: means need `_SOME`, tables show nothing below `_SHOWN`, which they round to 0.0, and below
 # `_HARDLY_ANY` no candidate is recommended.
 _SOME: Final = 1e-3
@@ -44,17 +37,16 @@ class Prediction:
     """What one candidate would release: expected values, none of them private.
 
     `items`: released items, with the standard deviation `items_deviation`. `missing`: the share of all (user,
-    item) pairs that are not in released counts, because their item is not released, the limit drops them, or
-    spread lowers their weight. `mean_error` and `relative_error`: the mean distance of a released count from the
-    true one, including the effect of the limit. `bias`: the mean of released minus true. `distance`: the sum of
-    |count - true| over all items (count 0 if not released) over the sum of all counts. `estimate_distance`: the
-    same for estimates, which are counts times `correction`. `bands`: by true count, the least count, the released
-    items, and their mean (estimate - true)/true. `limits`: the limits of an automatic choice, with excess and
-    probability.
+    item) pairs that are not in released counts, because their item is not released or the limit drops them.
+    `mean_error` and `relative_error`: the mean distance of a released count from the true one, including the
+    effect of the limit. `bias`: the mean of released minus true. `distance`: the sum of |count - true| over all
+    items (count 0 if not released) over the sum of all counts. `estimate_distance`: the same for estimates, which
+    are counts times `correction`. `bands`: by true count, the least count, the released items, and their mean
+    (estimate - true)/true.
     """
 
     kind: Kind
-    value: int | None
+    value: int
     plan: Plan
     items: float
     items_deviation: float
@@ -66,15 +58,11 @@ class Prediction:
     correction: float
     estimate_distance: float
     bands: tuple[tuple[int, float, float | None], ...]
-    limits: tuple[tuple[int, Excess, float], ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of `dphist.release` that make this candidate."""
-        if self.kind == "top":
-            return {"top": self.value}
-        limit = {"max_items_per_user": "auto" if self.value is None else self.value}
-        return {**limit, "excess": "spread"} if self.kind == "spread" else limit
+        return {"top" if self.kind == "top" else "max_items_per_user": self.value}
 
     @property
     def name(self) -> str:
@@ -86,35 +74,25 @@ class Prediction:
         """The options in command line syntax."""
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.options.items())
 
-    @property
-    def published_distance(self) -> float:
-        """Of the estimates, which only a release with an automatic limit has; otherwise of the counts."""
-        return self.estimate_distance if self.kind == "auto" else self.distance
-
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
 
     def to_dict(self) -> dict[str, Any]:
-        fixed = self.kind != "auto"
         return {
             "private": False,
             "notice": NOTICE,
             "option": self.flags,
-            "mechanism": self.plan.mechanism if fixed else None,
-            "total_noise": self.plan.total_noise if fixed else None,
-            "threshold": self.plan.threshold if fixed else None,
+            "mechanism": self.plan.mechanism,
+            "total_noise": self.plan.total_noise,
+            "threshold": self.plan.threshold,
             **{name: getattr(self, name) for name in _NUMBERS},
             "items_by_true_count": [
                 dict(zip(("from", "items", "estimate_bias"), band, strict=True)) for band in self.bands
             ],
-            **({"caps": [dict(zip(("cap", "excess", "chance"), row, strict=True)) for row in self.limits]}
-               if self.limits else {}),
-        }  # fmt: skip
+        }
 
 
-def make_prediction(
-    kind: Kind, value: int | None, plan: Plan, totals: Totals, population: Population
-) -> Prediction:
+def make_prediction(kind: Kind, value: int, plan: Plan, totals: Totals, population: Population) -> Prediction:
     """From sums to means, which are None if less than a thousandth of an item is expected."""
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
@@ -137,27 +115,10 @@ def make_prediction(
 
 
 def predict(budget: Budget, population: Population, kind: Kind, value: int) -> Prediction:
-    excess: Excess = "spread" if kind == "spread" else "drop"
-    chosen: dict[str, Any] = {"top": value} if kind == "top" else {"max_items_per_user": value, "excess": excess}
+    chosen: dict[str, Any] = {"top" if kind == "top" else "max_items_per_user": value}
     plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
     totals = totals_of(plan, population, cap=None if kind == "top" else value)
     return make_prediction(kind, value, plan, totals, population)
-
-
-def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "counts") -> Prediction:
-    """The automatic limit: the average over seeded draws, each with its own limit and correction."""
-    planned = choice_for(budget, goal="keys" if goal == "keys" else "accuracy")
-    tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
-    draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
-    parts = [
-        (1.0 / _TRIALS, totals_of(plan, population, cap=plan.contract.items, correction=correction))
-        for plan, correction in draws
-    ]
-    chosen = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
-    most_common = planned.plan(*chosen.most_common(1)[0][0])
-    prediction = make_prediction("auto", None, most_common, mix_totals(parts), population)
-    limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(chosen.items()))
-    return replace(prediction, limits=limits)
 
 
 def default_caps(largest: int) -> tuple[int, ...]:
@@ -172,10 +133,8 @@ _WANTED: Final = {
     "mass": "its counts miss the fewest users",
 }
 _KINDS: Final[dict[Kind, str]] = {
-    "cap": "the best limit that drops the excess",
-    "spread": "the best limit that spreads it",
+    "cap": "the best limit",
     "top": "the best top-k step",
-    "auto": "the automatic limit",
 }
 
 
@@ -204,7 +163,7 @@ class Simulation:
         return min((each for each in self.candidates if each.kind == kind), key=self._cost, default=None)
 
     def _cost(self, candidate: Prediction) -> float:
-        costs = {"counts": candidate.published_distance, "keys": -candidate.items, "mass": candidate.missing}
+        costs = {"counts": candidate.distance, "keys": -candidate.items, "mass": candidate.missing}
         return costs[self.goal]
 
     @property
@@ -230,8 +189,8 @@ class Simulation:
         for kind, label in _KINDS.items():
             other = self.best_of(kind)
             if other is not None and other is not best:
-                name = "" if kind == "auto" else f", {other.flags if flags else other.name},"
-                others.append(f"{label}{name} has {self._figure(other)}")
+                name = other.flags if flags else other.name
+                others.append(f"{label}, {name}, has {self._figure(other)}")
         name = best.flags if flags else best.name
         return (
             f"Choose {name}: of all candidates, {_WANTED[self.goal]} ({self._figure(best)})"
@@ -244,8 +203,7 @@ class Simulation:
             return f"{candidate.items:,.0f} items"
         if self.goal == "mass":
             return f"{candidate.missing:.1%} missing"
-        which = " for its estimates" if candidate.kind == "auto" else ""
-        return f"a distance of {candidate.published_distance:.4f}{which}"
+        return f"a distance of {candidate.distance:.4f}"
 
     @property
     def title(self) -> str:
@@ -296,7 +254,7 @@ class Simulation:
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "recommended": {
                 "option": None if self.hopeless else self.best.flags,
-                **{kind: getattr(self.best_of(kind), "value", None) for kind in ("cap", "spread", "top")},
+                **{kind: getattr(self.best_of(kind), "value", None) for kind in ("cap", "top")},
                 "reason": self.recommendation(flags=True),
             },
         }  # fmt: skip
@@ -314,12 +272,11 @@ class Simulation:
 
 def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
     # Errors of items that are hardly ever released are meaningless.
-    none, fixed = candidate.mean_error is None or candidate.items < _SHOWN, candidate.kind != "auto"
-    name = f"{candidate.kind} {candidate.value}" if fixed else "auto"
+    none = candidate.mean_error is None or candidate.items < _SHOWN
     return (
-        name + (" *" if star else ""),
-        f"{candidate.plan.total_noise:,.1f}" if fixed else "-",
-        f"{candidate.plan.threshold:,.1f}" if fixed else "-",
+        f"{candidate.kind} {candidate.value}" + (" *" if star else ""),
+        f"{candidate.plan.total_noise:,.1f}",
+        f"{candidate.plan.threshold:,.1f}",
         f"{candidate.items:,.1f}",
         f"{candidate.items_deviation:,.1f}",
         f"{candidate.missing:.1%}",
@@ -339,7 +296,6 @@ def simulate(
     zipf: Zipf | Sequence[float] | str | None = None,
     caps: Sequence[int] | None = None,
     tops: Sequence[int] | None = None,
-    auto: bool = True,
     goal: str = "counts",
     **columns: Any,
 ) -> Simulation:
@@ -347,12 +303,12 @@ def simulate(
 
     `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
     `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent, items, users)
-    or (exponent, items, users, mean items per user). Candidates are limits (`caps`), each with the excess dropped
-    and spread; `tops` (an empty list for none); and, with `auto`, the automatic limit. The recommendation is for
-    the `goal`: accurate `counts`, many `keys`, or little missing `mass`.
+    or (exponent, items, users, mean items per user). Candidates are limits (`caps`) and `tops`
+    (an empty list for none). The recommendation is for the `goal`: accurate `counts`, many `keys`, or little
+    missing `mass`.
 
     >>> import dphist
-    >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, auto=False)
+    >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
     >>> synthetic.private
     False
     """
@@ -370,15 +326,12 @@ def simulate(
         population = zipf_from(zipf).population()
     limits = default_caps(population.largest) if given_caps is None else given_caps
     steps = [top for top in DEFAULT_TOPS if top < population.items] if given_tops is None else given_tops
-    # Without users beyond the limit there is no excess to spread.
     candidates = [
         *(predict(budget, population, "cap", limit) for limit in limits),
-        *(predict(budget, population, "spread", limit) for limit in limits if limit < population.largest),
-        *([predict_chosen_limit(budget, population, wanted)] if auto else []),
         *(predict(budget, population, "top", top) for top in steps),
     ]
     if not candidates:
-        raise InvalidParameter("there is no candidate: give --caps or --tops, or allow the automatic limit")
+        raise InvalidParameter("there is no candidate: give --caps or --tops")
     return Simulation(population, budget, wanted, tuple(candidates))
 
 

@@ -55,7 +55,7 @@ async function update(delay = DELAY) {
 // The slower answers are shown together.
 async function updateMore() {
   const { signal } = newest, found = {};
-  for (const kind of ["limit", "trial", "table"]) {
+  for (const kind of ["trial", "table"]) {
     found[kind] = await ask(kind, signal);
     if (!found[kind]) return;
   }
@@ -141,10 +141,13 @@ function showAnswer(found) {
   draw("shares", found.shares);
   setState(`privacy: ${found.level}`, found.level.replace(" ", "-"));
   byId("summary").textContent = found.short;
-  for (const name of ["command", "python", "release_command", "release_python"]) {
-    byId(name).textContent = found.recipes[name];
+  for (const [name, recipe] of Object.entries(found.recipes)) {
+    byId(name).textContent = recipe;
+    byId(`${name}-box`).hidden = !recipe;
   }
-  for (const name of ["threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"]) {
+  for (const [name, label] of Object.entries(found.numbers)) {
+    byId(name).parentElement.hidden = !label;
+    byId(name).previousElementSibling.textContent = label;
     byId(name).textContent = found.plan[name] === null ? "none" : format(found.plan[name]);
     byId(name).dataset.value = String(found.plan[name]);
   }
@@ -153,17 +156,14 @@ function showAnswer(found) {
   byId("advice").replaceChildren(...found.advice.map((sentence) => element("p", sentence)));
 }
 
-function showMore({ limit, trial, table }) {
-  byId("limit-section").hidden = !limit.svg;
-  for (const [name, chart] of Object.entries({ limit, trial })) {
-    draw(name, chart.svg);
-    byId(`${name}-words`).textContent = chart.words;
-  }
+function showMore({ trial, table }) {
+  draw("trial", trial.svg);
+  byId("trial-words").textContent = trial.words;
   byId("outcome").textContent = trial.sentences.join(" ");
   byId("largest").hidden = !trial.top.length;
   fillRows(byId("largest").querySelector("thead"), [["item", "true count", "released count"]], "th");
   fillRows(byId("largest").querySelector("tbody"), trial.top.map((one) =>
-    [one.item, format(one.true), one.released === null ? "not released" : format(one.released)]));
+    [one.item, format(one.true), one.released === null ? "not released" : format(one.released) + (one.margin ? ` ± ${format(one.margin)}` : "")]));
   fillRows(byId("comparison").querySelector("thead"), [table.columns], "th");
   fillRows(byId("comparison").querySelector("tbody"), table.rows);
   const least = Math.min(...table.thresholds);

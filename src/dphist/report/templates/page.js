@@ -40,7 +40,7 @@
       td.dir = "auto";
       put_text(td, [...shown(v)]);
     } else if (v !== null) {
-      td.textContent = numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
+      td.textContent = (kind === "margin" ? "±" : "") + numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
     }
     return td;
   };

@@ -1,0 +1,217 @@
+"""What a release in rounds would find in a population: its own code, over expected numbers instead of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy import stats
+
+from dphist.planning.estimate import choose_limit, estimate, size_bounds
+from dphist.planning.utility import count_decimals, rounded
+from dphist.privacy.numerics import FloatArray, IntArray
+from dphist.privacy.types import Plan, RoundsNoise
+from dphist.releasing.document import Findings
+from dphist.releasing.rounds import (
+    Found,
+    Measurement,
+    evidence_of,
+    find_items,
+    findings_of,
+    measure_items,
+    rounds_noise,
+)
+from dphist.sampling.tap import SeededTap
+from dphist.simulation.population import NOTICE, Population
+from dphist.simulation.predict import SHOWN
+
+# Draws for the items of a forecast: more for each item if there are few different counts.
+_DRAWS: Final = 1 << 17
+_MOST_DRAWS: Final = 256
+_LEVEL: Final = 0.95
+
+
+@dataclass
+class ExpectedCounts:
+    """A population as the counts of a release in rounds: each number is its expected value.
+
+    An item has the count of its group, `place`, and stands for `share` items. On the list of a user are the items
+    that are left, in their share of all (user, item) pairs.
+    """
+
+    population: Population
+    noise: RoundsNoise
+    place: IntArray
+    share: FloatArray
+    known: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        self._left = np.ones(self.place.size, dtype=bool)
+        self._first: FloatArray | None = None
+        self._sizes, self._users = np.array(self.population.sizes, dtype=np.float64).T
+        self._kept = np.minimum(self._sizes, self.noise.most_items)
+
+    @property
+    def keeps(self) -> FloatArray:
+        """The users of each group of items who keep it: no user keeps more than `most_items`."""
+        return self.population.under(self.noise.most_items)[0]
+
+    @property
+    def schema(self) -> Any:
+        return pa.schema([("item", pa.int64())])
+
+    @property
+    def items(self) -> int:
+        return self.place.size
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        return np.ones(self.items, dtype=bool)
+
+    @property
+    def several(self) -> NDArray[np.bool_]:
+        """The sizes of users in the group of several."""
+        return np.ones(self._sizes.size, dtype=bool) if self.noise.alone is None else self._sizes > 1.0
+
+    def alone(self) -> IntArray:
+        return self._steps((~self.several).astype(np.float64), 1)
+
+    def leave(self, gone: IntArray) -> None:
+        self._left[gone] = False
+
+    def round(self) -> IntArray:
+        listed = self._listed(np.flatnonzero(self._left))
+        weight = 1.0 / np.sqrt(listed)
+        if self._first is None:
+            self._first = listed
+        else:
+            weight = np.minimum(weight, np.minimum(1.0, self.noise.growth / np.sqrt(self._first)))
+        return np.where(self._left, self._steps(self.several * weight * self._kept / self._sizes), 0)
+
+    def sizes(self, found: IntArray, bounds: Sequence[int]) -> list[int]:
+        each, group = np.arange(1, bounds[-1] + 1), self.several
+        law = stats.binom.pmf(each[:, None], self._kept[group], self._pairs(found))
+        users = np.bincount(np.searchsorted(bounds, each), law @ self._users[group], len(bounds))
+        return [round(float(number)) for number in users]
+
+    def measure(self, found: IntArray, limit: int) -> tuple[IntArray, ...]:
+        weight: FloatArray = np.minimum(1.0, np.sqrt(limit / self._listed(found)))
+        steps = self._steps(self.several * weight * self._kept / self._sizes)[found]
+        # Nobody looks at sums.
+        return steps, *(np.zeros_like(steps) for part in self.noise.sums for _ in range(part.columns))
+
+    def rows(self, found: IntArray) -> list[Any]:
+        return [pa.array(found)]
+
+    def _pairs(self, items: IntArray) -> float:
+        """The share of these items in all (user, item) pairs."""
+        pairs = self.share * self.population.counts[self.place]
+        return float(pairs[items].sum() / pairs.sum())
+
+    def _listed(self, items: IntArray) -> FloatArray:
+        """How many of these items a user of each size has who has one of them."""
+        listed: FloatArray = 1.0 + (self._kept - 1.0) * self._pairs(items)
+        return listed
+
+    def _steps(self, of_user: FloatArray, lattice: int = 0) -> IntArray:
+        """What all users add to each item, from what a user of each size adds on average."""
+        summed, _ = self.population.left(of_user, np.zeros_like(of_user))
+        steps: IntArray = np.rint(summed * (lattice or self.noise.lattice)).astype(np.int64)
+        return steps[self.place]
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """By group of items: the probability of release, the margin of a count (nan if none is released), and how many
+    users keep an item. `margins` (95 %) and `findings` are of the released items.
+    """
+
+    chance: FloatArray
+    margin: FloatArray
+    kept: FloatArray
+    margins: FloatArray
+    findings: Findings
+
+
+def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
+    """What a plan of rounds releases of a population whose `known` most common items are known in advance."""
+    noise, groups = rounds_noise(plan), population.counts.size
+    sure = population.number if noise.listed else population.first(known).number
+    draws = min(_MOST_DRAWS, max(4, _DRAWS // groups))
+    open_, fixed = np.flatnonzero(population.number > sure), np.flatnonzero(sure > 0.0)
+    place = np.concatenate((fixed, np.repeat(open_, draws)))
+    share = np.concatenate((sure[fixed], np.repeat((population.number - sure)[open_] / draws, draws)))
+    counted = ExpectedCounts(population, noise, place, share, np.arange(place.size) < fixed.size)
+    found = find_items(noise, counted, SeededTap(0))
+    # Estimates need whole items.
+    whole = np.diff(np.floor(np.cumsum(share[found.numbers]) + 0.5), prepend=0.0).astype(np.int64)
+    real = np.repeat(np.arange(whole.size), whole)
+    alone = None if found.alone is None else found.alone[real]
+    items = Found(found.numbers[real], found.found_in[real], found.score[real], alone)
+    measured = _measured(plan, counted, items, found.numbers)
+    estimates = estimate(evidence_of(plan, items, measured))
+    at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
+    searched = found.numbers[found.numbers >= fixed.size]
+    chance = np.bincount(place[searched], minlength=groups) / draws
+    with np.errstate(invalid="ignore"):
+        margin = np.bincount(at, margins, groups) / np.bincount(at, minlength=groups)
+    findings = findings_of(plan, items, measured, estimates)
+    passed = (sure + chance * (population.number - sure)) / population.number
+    return Forecast(passed, margin, counted.keeps, margins, findings)
+
+
+def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray) -> Measurement:
+    """The measurement of a forecast, whose items may stand for several."""
+    noise, random = rounds_noise(plan), np.random.default_rng(0)
+    users = counted.sizes(numbers, size_bounds(noise.most_items))
+    limit = choose_limit(
+        np.array(users, dtype=np.float64), deviation=noise.sigma_sizes, sigma=noise.sigma, items=items.numbers.size
+    )
+    sizes = tuple(number * noise.lattice for number in users)
+    if limit == 0:
+        return Measurement(sizes, 0)
+    steps = counted.measure(items.numbers, limit)[0]
+    own = math.sqrt(noise.measure_noise(limit)[0]) / noise.lattice
+    return Measurement(sizes, limit, steps / noise.lattice + random.normal(0.0, own, steps.size))
+
+
+def trial_in_rounds(
+    plan: Plan, population: Population, seed: int, *, known: int = 0, names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """One release in rounds with seeded noise, like `trial`, with the margins of the counts. NOT PRIVATE."""
+    noise, tap = rounds_noise(plan), SeededTap(seed)
+    place = np.repeat(np.arange(population.counts.size), population.number.astype(np.int64))
+    first = np.arange(place.size) < (place.size if noise.listed else known)
+    counted = ExpectedCounts(population, noise, place, np.ones(place.size), first)
+    found = find_items(noise, counted, tap)
+    measured = measure_items(plan, counted, found, tap)
+    estimates = estimate(evidence_of(plan, found, measured))
+    whole, decimals = population.counts[place].astype(np.int64), count_decimals(plan)
+    counts, margins = (rounded(column, decimals) for column in (estimates.count, estimates.margin(_LEVEL)))
+    errors = np.abs(counts - whole[found.numbers])
+    by_item = dict(zip(found.numbers.tolist(), zip(counts.tolist(), margins.tolist(), strict=True), strict=True))
+    total, ahead = int(whole.sum()), forecast(plan, population, known)
+    return {
+        "notice": NOTICE,
+        "items": int(whole.size),
+        "users_items": total,
+        "cut": 0,
+        "kept": float(counted.keeps @ population.number) / float(population.counts @ population.number),
+        "released": int(found.numbers.size),
+        "expected": float(ahead.chance @ population.number),
+        "mean_absolute_error": float(errors.mean()) if errors.size else None,
+        "within_margin": float((errors <= margins).mean()) if errors.size else None,
+        "share": float(whole[found.numbers].sum()) / total if total else 0.0,
+        "top": [
+            {
+                "item": names[i] if names else str(i + 1), "true": int(true),
+                **dict(zip(("released", "margin"), by_item.get(i, (None, None)), strict=True)),
+            }
+            for i, true in enumerate(whole[:SHOWN])
+        ],
+    }  # fmt: skip
