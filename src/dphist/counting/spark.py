@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_task
 from dphist.counting.spark_inputs import counted_column, number, read_rows
-from dphist.counting.spark_rounds import ALONE, PART, PARTS_OF_A_CORE, SparkRounds, part_of
+from dphist.counting.spark_rounds import ALONE, PART, SparkRounds, number_of_parts, part_of
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
@@ -276,10 +276,7 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
 def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
     """The distinct pairs by part and user, each user limited to random items, and the items known in advance."""
     pairs, items, entries, what = listed_pairs(session, task.as_task(), others=not task.listed)
-    parts = int(session.conf.get("spark.sql.shuffle.partitions"))
-    context = getattr(session, "_sc", None)
-    if context is not None:
-        parts = min(parts, PARTS_OF_A_CORE * context.defaultParallelism)
+    parts = number_of_parts(session, pairs)
     pairs = pairs.withColumn(PART, part_of(pairs["u"], parts)).repartition(parts, PART)
     keys = [PART, "u", *items]
     once = user_sums(pairs, keys, task.values) if task.values else pairs.select(*keys).distinct()
