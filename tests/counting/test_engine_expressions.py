@@ -477,13 +477,12 @@ def test_relations_in_and_out() -> None:
         connection.execute("CREATE TABLE log AS FROM given")
         asked: dict[str, Any] = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
         relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
-        # It is read more than once, because the limit is chosen.
         found = dphist.release(relation, **asked)
         assert "frame holds for one user" in found.guarantee
         assert "the query returns for one user" in found.guarantee
         native = found.to_native()
         assert isinstance(native, duckdb.DuckDBPyRelation)
-        assert sorted(native.columns) == ["count", "estimate", "word"]
+        assert sorted(native.columns) == ["count", "margin", "word"]
         assert sorted(row[0] for row in native.fetchall()) == ["milk", "tea"]
         released = found.to_duckdb(connection)
         assert connection.sql("SELECT word FROM released WHERE count > 100 ORDER BY 1").fetchall() == [
