@@ -215,9 +215,8 @@ class DuckDBRounds:
         task, names = self.task, sql.sum_names(self.pairs.values)
         self._restrict_to_found(found)
         weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], "n")
-        unit = ((1, task.lattice),)
         parts = [
-            f"CAST(sum({sql.weighted_sum(v, value, unit, '//')}) AS BIGINT) AS {v}"
+            f"CAST(sum({sql.weighted_sum(v, value, task.lattice, '//')}) AS BIGINT) AS {v}"
             for v, value in zip(names, self.pairs.values, strict=True)
         ]
         totals = ", ".join(["CAST(sum(weight) AS BIGINT) AS n", *parts])
