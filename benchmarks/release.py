@@ -87,9 +87,11 @@ def jobs(memory: str) -> list[Job]:
         Job(f"bare query, cap 20, {memory}", "capped", memory=memory),
         Job(f"dphist, cap 20, {memory}", "capped", cap + limit),
         Job("bare query, no cap", "uncapped"),
+        Job("dphist, rounds", "uncapped", ()),
         Job("dphist, top 1000", "uncapped", top),
         Job("dphist, max-nonzero", "uncapped", public),
         Job(f"bare query, no cap, {memory}", "uncapped", memory=memory),
+        Job(f"dphist, rounds, {memory}", "uncapped", limit),
         Job(f"dphist, top 1000, {memory}", "uncapped", top + limit),
         Job(f"dphist, max-nonzero, {memory}", "uncapped", public + limit),
     ]
