@@ -11,8 +11,7 @@ epsilon 1, delta 1e-6, at most `cap` items per user. A library runs if the envir
     TUMULT_PYTHON        pip install tmlt.analytics==0.21.0 'pyspark>=3.5,<3.6'      (and Java 17)
     SMARTNOISE_PYTHON    pip install smartnoise-sql==1.0.10 pyarrow
 
-With SPARK_TOO=1, dphist also runs on Spark, as Tumult always does. `--weights` compares dphist with itself
-instead: counting with weights (squared length `cap`, at most 16 times as many items) and with a cap.
+With SPARK_TOO=1, dphist also runs on Spark, as Tumult always does.
 
 CPU seconds are those of the whole process tree, including imports; the peak is that of its largest process; the
 error is the mean distance of released counts from the true counts without a cap; recall is the share of items with
@@ -59,23 +58,6 @@ PEERS = {
     "SmartNoise": ("SMARTNOISE_PYTHON", "smartnoise_job.py"),
 }
 SUBREAPER = 36
-# Only the counting. Arguments: engine, events, cap, and levels of weights as ITEMS:STEPS.
-COUNTING = """
-import sys
-from dphist.counting.task import Choice, Column, Events, Resources, Task
-engine, events, cap, *levels = sys.argv[1:]
-weights = tuple(tuple(int(number) for number in level.split(":")) for level in levels)
-task = Task(Events(events, "user", (Column("item", "item"),)), Choice(bytes(32)), int(cap), weights=weights)
-if engine == "spark":
-    from dphist.counting.spark import SparkEngine
-    with SparkEngine(Resources()).count(task) as counted:
-        counted.frame.write.format("noop").mode("overwrite").save()
-else:
-    from dphist.counting.duckdb import DuckDBEngine
-    with DuckDBEngine(Resources()).count(task) as counted:
-        print(sum(batch.num_rows for batch in counted.batches()))
-"""
-UNIT = 512
 
 
 @dataclass(frozen=True)
@@ -224,49 +206,11 @@ def table(events: Path, cap: int, done: list[Run]) -> None:
         )
 
 
-def weight_levels(length: int) -> list[tuple[int, int]]:
-    """Levels from `length` items to 16 times as many; n items have about UNIT sqrt(length / n) steps each."""
-    items = [length]
-    while items[-1] < 16 * length:
-        items.append(min(max(items[-1] + 1, items[-1] * 11 // 10), 16 * length))
-    steps = {2 * (math.isqrt(UNIT * UNIT * length // n) // 2): n for n in items}
-    return [(n, a) for a, n in steps.items()]
-
-
-def compare_weights(events: Path, length: int, folder: Path) -> None:
-    """Median ratio, over three rounds, of the CPU time with weights to that with a cap."""
-    levels = weight_levels(length)
-    jobs = {
-        f"cap {length}": [str(length)],
-        f"cap {levels[-1][0]}": [str(levels[-1][0])],
-        f"weights {length}": [str(levels[-1][0]), *(f"{n}:{a}" for n, a in levels)],
-    }
-    for engine in ["duckdb", *(["spark"] if os.environ.get("SPARK_TOO") else [])]:
-        done: dict[str, list[Run]] = {name: [] for name in jobs}
-        for _ in range(3):
-            for name, words in jobs.items():
-                run = measured(name, [sys.executable, "-c", COUNTING, engine, str(events), *words], folder)
-                if run.said:
-                    raise SystemExit(f"{engine}, {name} failed: {run.said}")
-                done[name].append(run)
-        *caps, weighted = done
-        for name in done:
-            cpu, wall = (median(getattr(run.used, kind) for run in done[name]) for kind in ("cpu", "wall"))
-            peak = max(run.used.peak for run in done[name])
-            print(f"{engine:<8} {name:<12} {cpu:>7.1f} CPU s {wall:>7.1f} s {peak:>8,.0f} MiB")
-        for name in caps:
-            ratio = median(a.used.cpu / b.used.cpu for a, b in zip(done[weighted], done[name], strict=True))
-            print(f"{engine:<8} {weighted} / {name}: {ratio:.2f} times the CPU time", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="The same private histogram by dphist and its peers.")
     parser.add_argument("--cap", type=int, action="append", help="items of a user at most; may be repeated")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
     parser.add_argument("--words", type=Path, help="a Parquet file of (user, item) instead of the common job")
-    parser.add_argument(
-        "--weights", action="store_true", help="compare counting with weights to counting with a cap"
-    )
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.make is not None:
@@ -279,10 +223,6 @@ def main() -> None:
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         caps = given.cap or ([53] if given.words else [10, 50])
-        if given.weights:
-            for cap in given.cap or [10]:
-                compare_weights(events, cap, Path(folder))
-            return
         done = {cap: runs(events, cap, Path(folder)) for cap in caps}
         for cap, found in done.items():
             table(events, cap, found)
