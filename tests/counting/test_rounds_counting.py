@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -361,7 +362,8 @@ def test_odd_types_are_counted_as_by_a_count(engine: Factory, name: str, nulls: 
         assert repr(whole) == repr(expected)  # NaN is not equal to itself
         with engine(Resources(threads=2)).rounds(rounds_task(table, null_items=nulls, alone=True)) as counted:
             in_groups = int(counted.alone().sum()) + sum(counted.sizes(np.arange(counted.items), [1, 256]))
-        assert in_groups == sum(engine(Resources()).sizes(task(table, null_items=nulls), [256]))
+        with engine(Resources(threads=2)).rounds(rounds_task(table, null_items=nulls)) as counted:
+            assert in_groups == sum(counted.sizes(np.arange(counted.items), [256]))
 
 
 @EMBEDDED
@@ -603,10 +605,13 @@ def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path
 
 
 @EMBEDDED
-def test_little_memory_gives_the_same_numbers(engine: Factory, large: Path, tmp_path: Path) -> None:
+def test_little_memory_gives_the_same_numbers(
+    engine: Factory, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = []
-    for resources in (Resources(memory="120MB", folder=tmp_path, threads=2), Resources(threads=2)):
-        wanted = rounds_task(large, alone=True, most_items=20, portable=False, ordered=True)
+    wanted = rounds_task(large, alone=True, most_items=20, portable=False, ordered=True)
+    little = Resources(memory="120MB", folder=tmp_path, threads=2)
+    for resources in (little, Resources(threads=2)):
         with engine(resources).rounds(wanted) as counted:
             first = counted.round()
             counted.leave(np.flatnonzero(first < 40))
@@ -617,4 +622,10 @@ def test_little_memory_gives_the_same_numbers(engine: Factory, large: Path, tmp_
             )
     for small, usual in zip(*results, strict=True):
         assert np.array_equal(small, usual)
+    assert os.listdir(tmp_path) == []
+    # With a megabyte of disk it fails, so the rounds above did spill.
+    full = shutil.disk_usage(tmp_path)._replace(free=10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(InputError, match="there is not enough"), engine(little).rounds(wanted):
+        pass
     assert os.listdir(tmp_path) == []

@@ -218,8 +218,8 @@ def test_a_run_that_ends_after_the_booking_stays_booked(
     before = names(folder)
     with pytest.raises((end, DphistError)):
         dphist.release(
-            folder / "events.parquet", **ASKED, max_items_per_user=limit, progress=watch, ledger=folder / "a.ledger", dataset="log",
-            output=folder / "out.csv",
+            folder / "events.parquet", **ASKED, max_items_per_user=limit, progress=watch,
+            ledger=folder / "a.ledger", dataset="log", output=folder / "out.csv",
         )  # fmt: skip
     assert [booking.written for booking in bookings(folder)] == [None]
     assert names(folder) == before

@@ -147,23 +147,34 @@ class Measurement:
     sums: tuple[FloatArray, ...] = field(default=(), repr=False)
 
 
-def measure_items(plan: Plan, counted: RoundsCount, numbers: IntArray, tap: Tap) -> Measurement:
-    bounds = size_bounds(rounds_noise(plan).most_items)
-    sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), numbers.size, tap)
+def measure_items(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
+    numbers, bounds = found.numbers, size_bounds(rounds_noise(plan).most_items)
+    sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), by_round(plan, found), tap)
     if limit == 0:
-        return Measurement(sizes, 0)
+        return unmeasured(plan, sizes)
     weights, *sums = counted.measure(numbers, limit)
     shared = shared_draw(plan, limit, tap)
     draws = [Fresh(tap)] * (1 + len(sums))
     return Measurement(sizes, limit, *noisy_weights(plan, limit, shared, weights, sums, draws))
 
 
-def noisy_sizes(plan: Plan, sizes: Sequence[int], items: int, tap: Tap) -> tuple[tuple[int, ...], int]:
+def unmeasured(plan: Plan, sizes: tuple[int, ...]) -> Measurement:
+    """Without a measurement there are no sums; with sums that happens only if nothing was found."""
+    return Measurement(sizes, 0, None, tuple(np.empty(0) for _ in plan.summed))
+
+
+def by_round(plan: Plan, found: Found) -> tuple[int, ...]:
+    """The numbers of items that were known, found by users with one item, and found in each round."""
+    places = range(KNOWN, len(rounds_noise(plan).parts) + 1)
+    return tuple(int(np.count_nonzero(found.found_in == place)) for place in places)
+
+
+def noisy_sizes(plan: Plan, sizes: Sequence[int], found: Sequence[int], tap: Tap) -> tuple[tuple[int, ...], int]:
     """Users by number of found items, in steps with noise, and the limit of the measurement that follows."""
     noise = rounds_noise(plan)
     true = np.asarray(sizes, dtype=np.int64) * noise.lattice
     steps = tuple(noisy(true, _gaussian(noise.variance / noise.sizes), Fresh(tap)).tolist())
-    return steps, limit_of(plan, steps, items)
+    return steps, limit_of(plan, steps, found)
 
 
 def shared_draw(plan: Plan, limit: int, tap: Tap) -> int:
@@ -190,13 +201,16 @@ def rounds_noise(plan: Plan) -> RoundsNoise:
     return plan.noise
 
 
-def limit_of(plan: Plan, sizes: tuple[int, ...], items: int) -> int:
-    """The limit of the measurement, from noisy numbers of users in steps: it costs nothing."""
-    noise = rounds_noise(plan)
-    users = np.asarray(sizes, dtype=np.float64) / noise.lattice
-    deviation = noise.sigma_sizes
-    # With sums even a few users are measured, because nothing else tells their sums.
-    return choose_limit(users, deviation=deviation, sigma=noise.sigma, items=items) or (1 if noise.sums else 0)
+def limit_of(plan: Plan, sizes: Sequence[int], found: Sequence[int]) -> int:
+    """The limit of the measurement, from noisy numbers of users in steps and `by_round`: it costs nothing.
+
+    If all items were found by users with one item, there may be nobody else to measure.
+    """
+    noise, alone = rounds_noise(plan), found[ALONE - KNOWN]
+    return choose_limit(
+        np.asarray(sizes, dtype=np.float64) / noise.lattice, deviation=noise.sigma_sizes, sigma=noise.sigma,
+        items=sum(found), needed=bool(noise.sums) or sum(found) > alone,
+    )  # fmt: skip
 
 
 def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
@@ -222,10 +236,8 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
 
 
 def findings_of(plan: Plan, found: Found, measured: Measurement, estimates: Estimates) -> Findings:
-    rounds = len(rounds_noise(plan).parts)
-    by_round = tuple(int(np.count_nonzero(found.found_in == place)) for place in range(KNOWN, rounds + 1))
     needed = needed_users(plan, found, estimates)
-    return Findings(by_round, measured.sizes, measured.limit, needed, estimates.reason)
+    return Findings(by_round(plan, found), measured.sizes, measured.limit, needed, estimates.reason)
 
 
 def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
@@ -247,7 +259,7 @@ def release_rounds(job: Job, counted: RoundsCount, watch: Progress | None) -> Re
     found = find_items(rounds_noise(job.plan), counted, job.tap)
     if watch is not None:
         watch(0.8)
-    measured = measure_items(job.plan, counted, found.numbers, job.tap)
+    measured = measure_items(job.plan, counted, found, job.tap)
     release = estimated(job, found, measured, counted.rows(found.numbers))
     if watch is not None:
         watch(1.0)

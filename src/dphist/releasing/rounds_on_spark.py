@@ -44,6 +44,7 @@ from dphist.releasing.rounds import (
     KNOWN,
     Found,
     Measurement,
+    by_round,
     estimated,
     noise_of_group,
     noisy,
@@ -54,6 +55,7 @@ from dphist.releasing.rounds import (
     rounds_noise,
     scores,
     shared_draw,
+    unmeasured,
 )
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import KeyedWords, Tap
@@ -76,7 +78,7 @@ def release_rounds_on_spark(
         frame, found, items = find_on_spark(rounds_noise(job.plan), counted, job.tap)
         if watch is not None:
             watch(0.8)
-        measured = measure_on_spark(job.plan, counted, frame, found.numbers.size, job.tap)
+        measured = measure_on_spark(job.plan, counted, frame, by_round(job.plan, found), job.tap)
         release = estimated(job, found, measured, items)
         if watch is not None:
             watch(1.0)
@@ -195,11 +197,11 @@ def taken(batch: Any, chosen: BoolArray) -> Any:
 
 
 def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[Any, Found, list[Any]]:
-    """All rounds: the found items on the executors, and what is released of them here, in the order of their ids."""
+    """All rounds: the found items on the executors, and what is released of them here, in order of their ids."""
     items, key_alone = counted.items, new_key(tap)
     groups = [] if counted.known is None else [found_items(counted.known, KNOWN)]
     if noise.alone is not None:
-        users = counted.alone()
+        users = users_alone = counted.alone()
         for known in groups:
             users = counted.joined(users, known.select(*items), "left_anti", "broadcast")
         step = AloneStep((key_alone,), noise.alone, only_found=True)
@@ -213,14 +215,14 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[A
     found = counted.keep(reduce(lambda a, b: a.unionByName(b), groups))
     released = with_ids(found, items)
     if noise.alone is not None:
-        users = counted.joined(found, counted.alone(), "left", "merge").fillna(0, [COUNT])
+        users = counted.joined(found, users_alone, "left", "merge").fillna(0, [COUNT])
         step = AloneStep((key_alone,), noise.alone, only_found=False)
         released = applied(step, with_ids(users, items), [COUNT], noisy=LongType())
     columns = by_id(released, counted)
     found_in = as_numpy(columns[FOUND_IN]).astype(np.int8)
     score = scores(noise, found_in, as_numpy(columns[POOLED]))
-    alone_users = None if noise.alone is None else as_numpy(columns[NOISY]) / noise.alone.lattice
-    here = Found(np.arange(found_in.size), found_in, score, alone_users)
+    of_alone = None if noise.alone is None else as_numpy(columns[NOISY]) / noise.alone.lattice
+    here = Found(np.arange(found_in.size), found_in, score, of_alone)
     return found, here, [columns[name] for name in items]
 
 
@@ -246,8 +248,7 @@ def found_items(frame: Any, place: int) -> Any:
 def computed(counted: SparkRounds, frame: Any) -> Any:
     """The rows, computed and kept on the executors. Without their plan, whose text would double in each round."""
     rows = counted.keep(frame)
-    run(rows.write.format("noop").mode("overwrite").save, counted.what)
-    return detached(rows)
+    return run(lambda: detached(rows), counted.what)
 
 
 def by_id(frame: Any, counted: SparkRounds) -> dict[str, Any]:
@@ -256,13 +257,15 @@ def by_id(frame: Any, counted: SparkRounds) -> dict[str, Any]:
     return {name: one_chunk(table.column(name)) for name in table.column_names}
 
 
-def measure_on_spark(plan: Plan, counted: SparkRounds, found: Any, size: int, tap: Tap) -> Measurement:
+def measure_on_spark(
+    plan: Plan, counted: SparkRounds, found: Any, in_rounds: Sequence[int], tap: Tap
+) -> Measurement:
     """The sizes, and the measurement of the found items in the order of their ids."""
     counted.choose(found)
     users = run(lambda: counted.sizes(size_bounds(rounds_noise(plan).most_items)), counted.what)
-    sizes, limit = noisy_sizes(plan, users, size, tap)
+    sizes, limit = noisy_sizes(plan, users, in_rounds, tap)
     if limit == 0:
-        return Measurement(sizes, 0)
+        return unmeasured(plan, sizes)
     names, items, sums = sum_names(counted.task.values), counted.items, counted.measure(limit)
     if counted.entries is not None:
         every = with_all_entries(counted.entries, sums, items, names)
@@ -273,7 +276,7 @@ def measure_on_spark(plan: Plan, counted: SparkRounds, found: Any, size: int, ta
     numbers = dict.fromkeys([NOISY, *names], DoubleType())
     true_numbers = with_ids(every, items).select(ITEM, COUNT, *names)
     columns = by_id(applied(step, true_numbers, [COUNT, *names], **numbers), counted)
-    if len(columns[ITEM]) != size:
+    if len(columns[ITEM]) != sum(in_rounds):
         raise InputError(f"{counted.what} changed while it was counted")
     weights, *noisy_sums = (as_numpy(columns[name]) for name in numbers)
     return Measurement(sizes, limit, weights, tuple(noisy_sums))

@@ -352,7 +352,7 @@ class _Examination:
         sizes, rounds = len(size_bounds(rounds_noise(plan).most_items)), len(rounds_noise(plan).parts)
         if len(findings.found) != rounds + 2 or sum(findings.found) != table.num_rows:
             self.problems.append("the certificate's findings are not those of the released items")
-        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, table.num_rows):
+        elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, findings.found):
             self.problems.append("the limit of the measurement does not follow from the noisy numbers of users")
         else:
             self.checks.append("the limit of the measurement follows from noisy numbers of users")

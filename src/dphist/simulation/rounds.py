@@ -201,7 +201,7 @@ def trial_in_rounds(
     first = np.arange(place.size) < (place.size if noise.listed else known)
     counted = ExpectedCounts(population, noise, place, np.ones(place.size), first)
     found = find_items(noise, counted, tap)
-    measured = measure_items(plan, counted, found.numbers, tap)
+    measured = measure_items(plan, counted, found, tap)
     estimates = estimate(evidence_of(plan, found, measured))
     whole, decimals = population.counts[place].astype(np.int64), count_decimals(plan)
     counts, margins = (rounded(column, decimals) for column in (estimates.count, estimates.margin(_LEVEL)))
