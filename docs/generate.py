@@ -53,7 +53,6 @@ ORACLES = {
     "certify_discrete_laplace": "infinite_event_laplace, delta_discrete_laplace_single",
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
-    "certify_spread": "exact_delta_without_shared, exact_delta_public, brute_force_delta",
     "certify_rounds": "delta",
     "cover_vector": "vector_divergence, renyi_of_order_two",
     "delta_of_case": "delta_case",

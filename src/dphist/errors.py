@@ -21,7 +21,7 @@ _LITERAL: Final = (
 )
 _FLAG: Final = (
     r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)"
-    r"(?: (?P<value>auto|none|spread|laplace|spark|-|[A-Z]+(?:[=:][A-Z]+)*))?"
+    r"(?: (?P<value>none|keys|laplace|spark|-|[A-Z]+(?:[=:][A-Z]+)*))?"
     r"(?=[\s,;:)]|\.?\s|\.?$)"
 )
 

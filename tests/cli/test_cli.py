@@ -87,7 +87,7 @@ def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
     flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
     for words in (
         ("plan", *budget, "--max-items-per-user", "3"),
-        ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5", "--no-auto"),
+        ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5"),
         ("release", "log.csv", *flags, "--dry-run"),
         ("release", "log.csv", *flags),
         ("report", "out.csv", "--format", "text"),
@@ -240,7 +240,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("plan", {"--max-nonzero": "-3"}),
     ("plan", {"--max-nonzero": "2.5"}),
     ("plan", {"--max-items-per-user": "6"}),
-    ("plan", {"--max-nonzero": None}),
+    ("plan", {"--max-nonzero": None, "--minimize": "noise"}),
     ("plan", {"--noise": "discrete", "--analysis": "csh-tighter"}),
     ("plan", {"--noise": "pink"}),
     ("plan", {"--analysis": "magic"}),

@@ -58,7 +58,7 @@ def test_the_help_of_release_follows_the_order_of_work(tmp_path: Path) -> None:
     titles = [line[:-1] for line in shown.splitlines() if line and line[0] != " " and line.endswith(":")]
     assert titles == list(PANELS)
     advanced = shown.partition("\nAdvanced:\n")[2]
-    for name in ("gamma", "cap-share", "lower-threshold", "minimize", "offset", "mechanism", "seed"):
+    for name in ("gamma", "lower-threshold", "minimize", "offset", "mechanism", "seed"):
         assert f"  --{name} " in advanced
     assert shown.count("[required]") == 4
 
@@ -260,7 +260,7 @@ def test_mistakes_are_reported_before_heavy_imports(folder: Path) -> None:
     [
         ("--sign needs --output: it signs the file", "sign needs output: it signs the file"),
         ("--interval cannot be used with --offset none: no", "interval cannot be used with offset='none': no"),
-        ("--goal needs --max-items-per-user auto", "goal needs max_items_per_user='auto'"),
+        ("--goal cannot be used with --top", "goal cannot be used with top"),
         ("rename it with --item NAME=COLUMN, please", "rename it with item='NAME=COLUMN', please"),
         ("x.csv already exists: replace it with --force", "x.csv already exists: replace it with force=True"),
         ("--top must be 1, not '--top 3'", "top must be 1, not '--top 3'"),

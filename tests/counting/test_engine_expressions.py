@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 import dphist
-from dphist.counting.task import Column, Resources, Task, Value
+from dphist.counting.task import Column, Resources, RoundsTask, Task, Value
 from dphist.errors import InputError
 from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
 from scheduling import crossed
@@ -164,7 +165,11 @@ def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
         given["values"] = (Value("n", Fraction(0), Fraction(8)),)
     wanted = [computed(path, *asked["items"], max_items_per_user=2, **given) for path in paths]
     if "sizes" in more:
-        found = [engine(Resources()).sizes(replace(one, max_items_per_user=None), [1, 2]) for one in wanted]
+        found = []
+        for one in wanted:
+            in_rounds = RoundsTask(one.events, one.choice, 256, 4096, 8, alone=False)
+            with engine(Resources()).rounds(in_rounds) as counted:
+                found.append(counted.sizes(np.arange(counted.items), [1, 2, 256]))
         assert found[0] == found[1]
         assert sum(found[0]) > 0
         return
@@ -472,13 +477,12 @@ def test_relations_in_and_out() -> None:
         connection.execute("CREATE TABLE log AS FROM given")
         asked: dict[str, Any] = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
         relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
-        # It is read more than once, because the limit is chosen.
         found = dphist.release(relation, **asked)
         assert "frame holds for one user" in found.guarantee
         assert "the query returns for one user" in found.guarantee
         native = found.to_native()
         assert isinstance(native, duckdb.DuckDBPyRelation)
-        assert sorted(native.columns) == ["count", "estimate", "word"]
+        assert sorted(native.columns) == ["count", "margin", "word"]
         assert sorted(row[0] for row in native.fetchall()) == ["milk", "tea"]
         released = found.to_duckdb(connection)
         assert connection.sql("SELECT word FROM released WHERE count > 100 ORDER BY 1").fetchall() == [

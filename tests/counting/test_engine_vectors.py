@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
-from engine_cases import EACH_ENGINE, QUICK_ON_DUCKDB, Factory, drawn, rows_of, task
+from engine_cases import EACH_ENGINE, Factory, drawn
 from sum_cases import ODD, TEXTS, number, own_steps, sums, value
 
 HOSTILE = [*ODD, None, 2.0**63, -(2.0**63), 2.0**-1074, 1.7976931348623157e308, 0.6, 0.8, 3.0, 4.0, 1 / 3]
@@ -105,24 +105,6 @@ def test_engines_agree_on_every_step(engine: Factory) -> None:
             if part is wide:
                 expected.append(own_steps([by_name["x"]], total))
         assert list(found[place]) == expected
-
-
-@QUICK_ON_DUCKDB
-def test_vectors_of_users_with_many_items_weigh_less(engine: Factory) -> None:
-    """With spread, a user's vector is at most the reach times the user's weight, rounded towards 0."""
-    generator, weights = random.Random(4), ((2, 64), (4, 44), (8, 32))
-    rows = [(user, f"{user}/{item}") for user, items in enumerate((1, 2, 3, 4, 5, 8, 30)) for item in range(items)]
-    table = pa.table({
-        "user": [user for user, _ in rows], "item": [item for _, item in rows],
-        **{name: [generator.choice([-9.0, -0.7, 0.3, 5.0]) for _ in rows] for name in "xy"},
-    })  # fmt: skip
-    wanted = columns_of(Fraction(1), 2**20, "x", "y")
-    whole = {row[0]: row[2:] for row in rows_of(engine, task(table, values=wanted))}
-    found = rows_of(engine, task(table, values=wanted, weights=weights, max_items_per_user=8))
-    assert len(found) == 1 + 2 + 3 + 4 + 5 + 8 + 8
-    for item, weight, *steps in found:
-        assert steps == [math.trunc(Fraction(part * weight, 64)) for part in whole[item]]
-        assert sum(step**2 for step in steps) <= (2**20 * weight // 64) ** 2
 
 
 def test_the_columns_of_a_vector_are_around_zero() -> None:

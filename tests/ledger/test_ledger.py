@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,34 @@ def test_a_delta_above_the_total_by_the_least_is_refused(tmp_path: Path, account
         pytest.fail(f"booked above the total: {ledger.book('log', Spend(0.25, rest, more), composer)}")
     assert len(ledger.account("log").bookings) == 1
     ledger.book("log", Spend(0.25, 5e-7, half), composer)  # exactly the total fits
+
+
+def test_sums_of_deltas_are_not_rounded_down_to_the_total(tmp_path: Path) -> None:
+    """Two decimals whose exact sum is above 1e-6, though the nearest float to it is 1e-6."""
+    deltas = (2.1661370546203162e-07, 7.833862945379684e-07)
+    exact = sum(Fraction(repr(delta)) for delta in deltas)
+    assert exact > Fraction("1e-6")
+    assert float(exact) == 1e-6
+    ledger, composer = Ledger.init(tmp_path / "a", "log", epsilon=1.0, delta=1e-6, accounting="sum"), SumComposer()
+    ledger.book("log", Spend(0.25, deltas[0]), composer)
+    with pytest.raises(OverBudget):
+        pytest.fail(f"booked above the total: {ledger.book('log', Spend(0.25, deltas[1]), composer)}")
+
+
+@pytest.mark.parametrize("accounting", ["zcdp", "gdp"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_loss_above_its_limit_by_the_least_is_refused(tmp_path: Path, accounting: str, times: int) -> None:
+    """rho and mu squared have no tolerance either, in one release or in two."""
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=1.0, delta=1e-6, accounting=accounting)
+    composer = composer_for(accounting, Budget(1.0, 1e-6))
+    assert isinstance(composer, FilterComposer)
+    limit = composer.limits[0]
+    assert limit > 1e-3
+    half = Spend(0.1, 1e-9, {composer.loss.name: limit / 2, "delta": 1e-9})
+    if times == 2:
+        ledger.book("log", half, composer)
+    over = Spend(0.1, 1e-9, {composer.loss.name: math.nextafter(limit / times, 1), "delta": 1e-9})
+    with pytest.raises(OverBudget):
+        pytest.fail(f"booked above the limit: {ledger.book('log', over, composer)}")
+    for _ in range(3 - times):
+        ledger.book("log", half, composer)  # exactly the limit fits

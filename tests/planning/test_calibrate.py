@@ -290,7 +290,10 @@ TEN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_nonzero": 10}
         {"max_nonzero": 10, "gamma": 2.0, "mechanism": "laplace"},
         {"max_nonzero": 10, "mechanism": "other"},
         {"max_nonzero": 10, "minimize": "other"},
-        {},
+        {"minimize": "noise"},
+        {"mechanism": "laplace"},
+        {"goal": "keys", "top": 10},
+        {"goal": "other"},
     ],
     ids=str,
 )

@@ -272,6 +272,49 @@ def test_the_certificate_is_above_enumerated_neighbours_of_public_lists(part: in
                 assert max(deltas.values()) <= certified + ENUMERATED, (noise, count, chosen, epsilon)
 
 
+def test_a_shared_draw_has_more_noise_than_its_rounding_takes() -> None:
+    """On a coarse lattice and a long list a draw is shared only at large limits, where it has enough noise.
+
+    With 40 squared steps at the limit 1, the part of the variance that counts as rounding of the shared draw was
+    more than all of it, and the squared move of the measurement below 0.
+    """
+    numbers: dict[str, Any] = {
+        "lattice": 64,
+        "variance": Fraction(400_000),
+        "parts": (),
+        "limits": (),
+        "cuts": (),
+        "sizes": 1000,
+        "measure": 10_000,
+        "most_items": 1024,
+        "growth": 1,
+        "listed": 80_920,
+    }
+    assert certify_rounds(RoundsNoise(**numbers), epsilon=20.0).delta > 0.99
+    with pytest.raises(InvalidParameter, match="variances must be between 32"):
+        RoundsNoise(**numbers, shared=1000)
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 10))])
+def test_no_public_list_moves_more_than_the_certificate_states(part: int) -> None:
+    """Also lists that no plan has: long ones on coarse lattices, with many shared parts and little noise."""
+    rng, tried = random.Random(f"moves of public lists {part}"), 0
+    while tried < 20:
+        listed, most = round(log_uniform(rng, 1, 10**6)), rng.choice((1, 2, 5, 40))
+        shared, sizes, measure = (round(log_uniform(rng, 1, top)) for top in (3000, 1000, 10**4))
+        variance = Fraction(round(log_uniform(rng, 32, 10**6) * max(sizes, measure)))
+        lattice = rng.choice((64, 100, 512, 4096))
+        try:
+            noise = RoundsNoise(
+                lattice, variance, (), (), (), sizes, measure, min(most, listed), 1, None, shared, (), listed
+            )
+        except InvalidParameter:
+            continue
+        tried += 1
+        numbers = numbers_of(noise)
+        assert rounds.squared_mu(noise) >= oracle.squared_mu(numbers, types.ROUNDING), noise
+
+
 # Costs in ledgers.
 
 

@@ -170,7 +170,7 @@ def test_a_public_list_is_released_completely_and_nothing_else(tmp_path: Path) -
     found = dphist.release(events(COUNTS), **BUDGET, items=str(listed))
     assert set(as_dict(found)) == {"tea", "nobody", "unique"}
     assert near(found, {**COUNTS, "nobody": 0})
-    assert found.plan.mechanism == "known-domain"
+    assert found.plan.mechanism == "rounds"
     assert found.document()["counts"]["greater_than"] is None
 
 
@@ -274,14 +274,9 @@ def test_seed_is_marked_and_repeats() -> None:
         ({"max_nonzero": 50, "gamma": 3, "sum": "user:0:1"}, "with gamma tuned"),
         ({"max_nonzero": 50, "input_name": " "}, "input_name must have 1 to 200 characters"),
         ({"max_nonzero": 50, "input_name": 7}, "input_name must be a text"),
-        ({"top": 5, "max_items_per_user": 3, "excess": "spread"}, "excess needs max_items_per_user"),
-        ({"top": 5, "excess": "drop"}, "excess needs max_items_per_user"),
-        ({"max_items_per_user": 3, "excess": "spread", "lower_threshold": 4}, "with lower_threshold"),
-        ({"mechanism": "laplace", "excess": "spread"}, "Laplace"),
-        ({"max_items_per_user": 3, "goal": "keys"}, "goal needs max_items_per_user='auto'"),
-        ({"max_items_per_user": 3, "excess": "both"}, "one of drop, spread"),
+        ({"max_items_per_user": 3, "goal": "keys"}, "goal cannot be used with max_items_per_user"),
         ({"goal": "all"}, "one of accuracy, keys"),
-        ({"item": "estimate"}, "two columns would be called 'estimate'"),
+        ({"item": "margin"}, "two columns would be called 'margin'"),
         ({"max_nonzero": 50, "gamma": 2.6}, "gamma must be a whole number of at least 1, not 2.6"),
     ],
 )

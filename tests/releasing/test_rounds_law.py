@@ -1,214 +1,197 @@
-"""Releases in rounds of a small table have the law of the mechanism, simulated in floats from its definition.
-
-The real functions run with secure randomness. Means and sums of squares are compared with those of the simulation:
-15 statistics, each within 6.7 standard errors, so a false alarm has a probability below 1e-9. Power: noise that is
-wrong by 5 % is refused, by each kind of number.
-"""
+"""What the rounds find and measure, in law: against the oracle's probabilities, for counts that are made up."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from dphist.planning.estimate import Evidence, estimate, size_bounds
+import oracles_rounds as oracle
+from dphist.counting.task import Choice, Column, Events, RoundsTask
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.types import Budget, LaplaceNoise, Plan, RoundsNoise
-from dphist.releasing.rounds import evidence_of, find_items, limit_of, measure_items
-from dphist.sampling.tap import SecureTap
-from rounds_counts import MemoryRounds, task_of
-from scheduling import THOROUGH
+from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, RoundsNoise
+from dphist.releasing.rounds import find_items, measure_items
+from dphist.sampling.tap import SeededTap
 
-ITEMS: Final = 1000
-ALLOWED: Final = 6.7
-
-
-@cache
-def pairs() -> tuple[Any, Any]:
-    """Users with up to 30 items, so that items are found in every round, by users with one item, and never."""
-    rng = np.random.default_rng(1)
-    has = rng.random((8000, ITEMS)) < 0.04 * np.arange(1, ITEMS + 1) ** -0.25
-    single = np.minimum(rng.zipf(1.2, 3000) - 1, ITEMS - 1)
-    user, item = np.nonzero(has)
-    return np.append(user, 8000 + np.arange(3000)), np.append(item, single)
+Array = NDArray[np.int64]
+ITEMS = 30_000
+USERS = 10**6
+# A share of so many items is within this many deviations, but for one run of a billion.
+DEVIATIONS = 6
 
 
-@cache
-def plan_of(gaussian: bool) -> Plan:
-    return plan_rounds(Budget(1.0, 1e-6), gaussian=gaussian)
+@dataclass
+class Counts:
+    """Every item has the same weights as long as it is on the lists; `nobody` are items that no list has."""
+
+    weights: Sequence[int]
+    users: Array
+    nobody: Array
+    known: NDArray[np.bool_]
+    found_sizes: Sequence[int] = ()
+    items: int = ITEMS
+    schema: Any = None
+    gone: list[Array] = field(default_factory=list)
+    number: int = 0
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        raise AssertionError("the rounds go by weights")
+
+    def alone(self) -> Array:
+        return self.users
+
+    def leave(self, gone: Array) -> None:
+        self.gone.append(gone)
+
+    def round(self) -> Array:
+        weights = np.full(self.items, self.weights[self.number])
+        self.number += 1
+        weights[np.concatenate([*self.gone, self.nobody])] = 0
+        return weights
+
+    def sizes(self, found: Array, bounds: Sequence[int]) -> list[int]:  # noqa: ARG002
+        return [USERS] * len(bounds)
+
+    def measure(self, found: Array, limit: int) -> tuple[Array, ...]:  # noqa: ARG002
+        return (np.full(found.size, 1000),)
+
+    def rows(self, found: Array) -> list[Any]:  # noqa: ARG002
+        return []
 
 
-def noise_of(plan: Plan) -> RoundsNoise:
-    assert isinstance(plan.noise, RoundsNoise)
-    return plan.noise
+def counts(weights: Sequence[int], **more: Any) -> Counts:
+    none = np.zeros(0, np.int64)
+    given = {"users": np.zeros(ITEMS, np.int64), "nobody": none, "known": np.zeros(ITEMS, bool), **more}
+    return Counts(weights, **given)
 
 
-class Released(NamedTuple):
-    """Of one release, in users; by item, and nan where nothing was released."""
-
-    found_in: Any
-    score: Any
-    alone: Any
-    measured: Any
-    count: Any
-    sizes: Any
-    limit: int
+def near(share: float, chance: float, items: int) -> bool:
+    return abs(share - chance) <= DEVIATIONS * math.sqrt(chance * (1 - chance) / items) + 1e-9
 
 
-def released(plan: Plan, tap: SecureTap) -> Released:
-    noise = noise_of(plan)
-    counted = MemoryRounds(*pairs(), ITEMS, task_of(noise))
-    found = find_items(noise, counted, tap)
-    result = measure_items(plan, counted, found, tap)
-    counts = estimate(evidence_of(plan, found, result)).count
-
-    def whole(column: Any) -> Any:
-        rows = np.full(ITEMS, np.nan)
-        rows[found.numbers] = np.nan if column is None else column
-        return rows
-
-    place = whole(found.found_in)
-    score = np.where(place > 0, whole(found.score), np.nan)
-    sizes = np.array(result.sizes) / noise.lattice
-    return Released(place, score, whole(found.alone), whole(result.weights), whole(counts), sizes, result.limit)
+# A deviation is 40 to 60 steps; weights are 10 deviations above 0, so nothing is hopeless unless a cut says so.
+NOISE = RoundsNoise(
+    lattice=64,
+    variance=Fraction(60**2 * 9, 2),
+    parts=(4, 5, 9),
+    limits=(640, 620, 612),
+    cuts=(0, 0),
+    sizes=3,
+    measure=7,
+    most_items=4,
+    growth=2,
+)
+WEIGHTS = (590, 610, 600)
 
 
-class Law:
-    """The mechanism in floats, with normal noise whose deviation is `scale` times the right one."""
-
-    def __init__(self, plan: Plan, scale: float = 1.0) -> None:
-        self.plan, self.noise, self.scale = plan, noise_of(plan), scale
-        user, item = pairs()
-        one = (np.bincount(user) == 1)[user]
-        self.alone = np.bincount(item[one], minlength=ITEMS)
-        self.user, self.item = user[~one], item[~one]
-
-    def normal(self, rng: np.random.Generator, variance: float, size: int) -> Any:
-        return rng.normal(0.0, self.scale * np.sqrt(variance) / self.noise.lattice, size)
-
-    def sizes(self, items: Any) -> Any:
-        """How many of these items each user has."""
-        return np.bincount(self.user, items[self.item])
-
-    def sums(self, weights: Any, items: Any) -> Any:
-        return np.bincount(self.item, weights[self.user] * items[self.item], ITEMS)
-
-    def of_one(self, rng: np.random.Generator) -> tuple[Any, float]:
-        """Noise of users with one item, and the threshold."""
-        own = self.noise.alone
-        assert own is not None
-        if not isinstance(own, LaplaceNoise):
-            return self.normal(rng, float(own.variance), ITEMS), own.threshold
-        # The difference of two geometric variables. Scaled, and rounded to whole numbers at random.
-        draws = rng.geometric(-np.expm1(-1 / float(own.scale)), (2, ITEMS))
-        noise = self.scale * (draws[0] - draws[1])
-        return np.floor(noise + rng.random(ITEMS)) if self.scale != 1 else noise, own.threshold
-
-    def once(self, rng: np.random.Generator) -> Released:
-        noise, W = self.noise, float(self.noise.variance)
-        drawn, threshold = self.of_one(rng)
-        alone = self.alone + drawn
-        found_in = np.where((self.alone > 0) & (alone > threshold), 0.0, np.nan)
-        alive, score, first = np.isnan(found_in), np.full(ITEMS, np.nan), np.zeros(0)
-        pooled = np.zeros(ITEMS)
-        for r, part in enumerate(noise.parts):
-            sizes = np.maximum(self.sizes(alive), 1.0)
-            first = sizes if r == 0 else first
-            weights = np.minimum(1.0, 1.0 / np.sqrt(sizes))
-            if r:
-                weights = np.minimum(weights, noise.growth / np.sqrt(first))
-            sums = self.sums(weights, alive)
-            alive &= sums > 0
-            pooled += part * (sums + self.normal(rng, W / part, ITEMS))
-            total = sum(noise.parts[: r + 1])
-            found = alive & (pooled / total > noise.limits[r] / noise.lattice)
-            found_in[found], score[found] = r + 1, (pooled / total)[found]
-            alive &= ~found
-            if r < len(noise.cuts):
-                alive &= pooled / total >= noise.cuts[r] / noise.lattice
-        return self.measured(rng, found_in, score, alone)
-
-    def measured(self, rng: np.random.Generator, found_in: Any, score: Any, alone: Any) -> Released:
-        noise, W = self.noise, float(self.noise.variance)
-        found = ~np.isnan(found_in)
-        sizes = self.sizes(found)
-        bounds = size_bounds(noise.most_items)
-        edges = np.searchsorted(np.array(bounds), sizes[sizes > 0])
-        users = np.bincount(edges, minlength=len(bounds)) + self.normal(rng, W / noise.sizes, len(bounds))
-        steps = tuple(np.rint(users * noise.lattice).astype(int).tolist())
-        by_round = [int((found_in == place).sum()) for place in range(-1, noise.rounds + 1)]
-        limit = limit_of(self.plan, steps, by_round)
-        weights = self.sums(np.minimum(1.0, np.sqrt(limit / np.maximum(sizes, 1.0))), found)
-        noisy = np.where(found, weights + self.normal(rng, limit * W / noise.measure, ITEMS), np.nan)
-        own, shared = (np.sqrt(float(part)) / noise.lattice for part in noise.measure_noise(limit))
-        counts = np.full(ITEMS, np.nan)
-        evidence = Evidence(
-            found_in[found].astype(int), np.nan_to_num(score[found]),
-            tuple(noise.deviation(r) for r in range(noise.rounds)), alone[found],
-            noise.alone.sigma if noise.alone else 0.0, noisy[found], own, shared, limit, users, noise.sigma_sizes,
-            bounds, tuple(limit / noise.lattice for limit in noise.limits), noise.most_items,
-        )  # fmt: skip
-        counts[found] = estimate(evidence).count
-        return Released(found_in, score, np.where(found, alone, np.nan), noisy, counts, users, limit)
+def numbers_of(noise: RoundsNoise) -> oracle.Rounds:
+    return oracle.Rounds(
+        noise.lattice, noise.variance, noise.parts, noise.limits, noise.cuts, noise.sizes, noise.measure,
+        noise.most_items, noise.growth,
+    )  # fmt: skip
 
 
-def means(rows: Sequence[Any]) -> Any:
-    """Of each number where it was released, 0 where it never was."""
-    numbers = np.array(rows)
-    return np.nansum(numbers, axis=0) / np.maximum(np.isfinite(numbers).sum(axis=0), 1)
+def test_each_round_finds_as_many_items_as_the_oracle_says() -> None:
+    found = find_items(NOISE, counts(WEIGHTS), SeededTap(3))
+    before = 0.0
+    for rounds in (1, 2, 3):
+        numbers = replace(numbers_of(NOISE), parts=NOISE.parts[:rounds], limits=NOISE.limits[:rounds])
+        chance = float(oracle.passing_summed(numbers, WEIGHTS[:rounds]))
+        assert chance - before > 0.05
+        share = np.count_nonzero(found.found_in <= rounds) / ITEMS
+        assert near(share, chance, ITEMS)
+        before = chance
+    # Pooled evidence is above the limit of its round, and unbiased but for that.
+    for number, limit in enumerate(NOISE.limits):
+        scores = found.score[found.found_in == number + 1] * NOISE.lattice
+        assert scores.min() > limit
+    assert (found.alone is None) == (NOISE.alone is None)
 
 
-class Seen:
-    """Means and standard errors of statistics of many releases, around numbers of `others`."""
-
-    def __init__(self, releases: list[Released], others: list[Released]) -> None:
-        self.centre = {name: means([getattr(one, name) for one in others]) for name in COLUMNS}
-        self.measured = {
-            limit: means([one.measured for one in others if one.limit == limit])
-            for limit in {one.limit for one in others}
-        }
-        values = np.array([[*self._moments(one)] for one in releases])
-        self.mean = values.mean(axis=0)
-        self.error = values.std(axis=0, ddof=1) / np.sqrt(len(releases))
-
-    def _moments(self, one: Released) -> Any:
-        """Numbers of items by place, and sums of numbers and of squares around the centres."""
-        for place in range(5):
-            yield np.count_nonzero(one.found_in == place)
-        for name in COLUMNS:
-            off = getattr(one, name) - self.centre[name]
-            if name == "measured":  # both weights and noise depend on the limit
-                off = (one.measured - self.measured.get(one.limit, np.nan)) / np.sqrt(one.limit)
-            yield np.nansum(off)
-            yield np.nansum(off**2)
-
-    def away(self, other: Seen) -> Any:
-        """By how many standard errors each statistic differs."""
-        return np.abs(self.mean - other.mean) / np.hypot(self.error, other.error)
+def test_hopeless_items_leave_and_do_not_come_back() -> None:
+    noise = replace(NOISE, limits=(10**6, 10**6, 1), cuts=(595, 0))
+    made = counts(WEIGHTS)
+    found = find_items(noise, made, SeededTap(4))
+    chance = 1 - float(oracle.tail_of(oracle.pooled_law((4,), noise.variance), 4 * (595 - WEIGHTS[0])))
+    assert near(len(made.gone[1]) / ITEMS, chance, ITEMS)
+    assert not np.isin(found.numbers, made.gone[1]).any()
+    # In the last round the limit is far below: all others are found.
+    assert found.numbers.size + len(made.gone[1]) == ITEMS
 
 
-COLUMNS: Final = ("score", "alone", "measured", "count", "sizes")
-NAMES: Final = [*range(5), *(f"{kind} of {name}" for name in COLUMNS for kind in ("sum", "squares"))]
+def test_items_that_no_list_has_are_never_found() -> None:
+    nobody = np.arange(0, ITEMS, 3)
+    noise = replace(NOISE, limits=(1, 1, 1), cuts=(0, 0))
+    found = find_items(noise, counts((0, 0, 0), nobody=nobody), SeededTap(5))
+    assert found.numbers.size == 0
+    found = find_items(noise, counts(WEIGHTS, nobody=nobody), SeededTap(5))
+    assert not np.isin(found.numbers, nobody).any()
 
 
-def simulated(law: Law, runs: int, seed: int) -> list[Released]:
-    rng = np.random.default_rng(seed)
-    return [law.once(rng) for _ in range(runs)]
+@pytest.mark.parametrize(
+    "own",
+    [LaplaceNoise(Fraction(3), 4), LatticeNoise(2, Fraction(32), Fraction(0), 7)],
+    ids=["laplace", "gaussian"],
+)
+def test_users_with_one_item_find_only_what_they_have(own: LaplaceNoise | LatticeNoise) -> None:
+    noise = replace(NOISE, alone=own, limits=(10**6,) * 3)
+    users = np.zeros(ITEMS, np.int64)
+    users[: ITEMS // 2] = 1
+    known = np.zeros(ITEMS, bool)
+    known[::100] = True
+    made = counts(WEIGHTS, users=users, known=known)
+    found = find_items(noise, made, SeededTap(6))
+    numbers = found.numbers[found.found_in == 0]
+    assert (users[numbers] > 0).all()
+    assert not known[numbers].any()
+    law = (
+        oracle.Laplace(own.scale, own.limit)
+        if isinstance(own, LaplaceNoise)
+        else oracle.Gaussian(2, Fraction(32), 7)
+    )
+    candidates = int((users.astype(bool) & ~known).sum())
+    assert near(numbers.size / candidates, float(law.tail(own.limit + 1)), candidates)
+    # Known items are released whatever happens, and both kinds leave the lists before the first round.
+    assert set(found.numbers[found.found_in == -1]) == set(np.flatnonzero(known))
+    assert set(made.gone[0]) == set(found.numbers)
 
 
-@pytest.mark.parametrize("gaussian", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_releases_have_the_law_of_the_mechanism(gaussian: bool) -> None:
-    plan, tap, runs = plan_of(gaussian), SecureTap(), 1000 if THOROUGH else 200
-    law, others = Law(plan), simulated(Law(plan), 100, 1)
-    right = Seen(simulated(law, 2 * runs, 2), others)
-    away = Seen([released(plan, tap) for _ in range(runs)], others).away(right)
-    assert away.max() < ALLOWED, NAMES[int(away.argmax())]
-    # The same number of wrong releases, simulated so that this does not depend on chance.
-    wrong = Seen(simulated(Law(plan, scale=1.05), runs, 3), others).away(right)
-    off = dict(zip(NAMES, wrong, strict=True))
-    # Users by size are few numbers, and counts depend on much else.
-    for name in ("score", "alone", "measured", *(("count",) if THOROUGH else ())):
-        assert off[f"squares of {name}"] > ALLOWED, (name, off)
+def test_sizes_and_measurement_have_their_noise() -> None:
+    plan = plan_rounds(Budget(1.0, 1e-6))
+    noise = plan.noise
+    assert isinstance(noise, RoundsNoise)
+    numbers, sizes = np.arange(ITEMS), []
+    for seed in range(40):
+        made = counts(())
+        measured = measure_items(plan, made, numbers[:2], SeededTap(seed))
+        sizes += [size - USERS * noise.lattice for size in measured.sizes]
+    assert np.mean(np.square(sizes)) == pytest.approx(float(noise.variance / noise.sizes), rel=0.4)
+    measured = measure_items(plan, counts(()), numbers, SeededTap(7))
+    assert measured.weights is not None
+    draws = measured.weights * noise.lattice - 1000
+    variance = float(noise.measure_noise(measured.limit)[0])
+    assert variance == float(measured.limit * noise.variance / noise.measure)
+    assert np.mean(draws**2) == pytest.approx(variance, rel=DEVIATIONS * math.sqrt(2 / ITEMS))
+
+
+@pytest.mark.parametrize("shape", [(64, 1, 4), (100, 3, 50), (4096, 8, 256), (8192, 2, 1024)])
+def test_engines_weigh_as_the_certificate_assumes(shape: tuple[int, int, int]) -> None:
+    lattice, growth, most = shape
+    variance = Fraction(10**10)
+    noise = RoundsNoise(lattice, variance, (1,), (1,), (), 1, 1, most, growth)
+    events = Events("none.parquet", "user", (Column("item", "item"),))
+    task = RoundsTask(events, Choice(bytes(32)), most, lattice, growth, alone=False)
+    for items in range(1, most + 1):
+        assert task.first_weight(items) == noise.first_weight(items)
+        assert task.most_weight(items) == noise.largest_later_weight(items)
+        assert numbers_of(noise).caps(items) == (noise.first_weight(items),)
+        assert items * noise.first_weight(items) ** 2 <= lattice**2
+        for limit in (1, 3, most):
+            assert items * task.measure_weight(items, limit) ** 2 <= limit * lattice**2

@@ -57,12 +57,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "differences": {"top": 4, "offset": "none"},
     "top of a cap": {"top": 10000, "max_items_per_user": 3},
     "promise": {"max_nonzero": 4_000, "epsilon": 8.0},
-    "spread": {"max_items_per_user": 2, "excess": "spread"},
-    "spread, promise": {"max_nonzero": 4_000, "max_items_per_user": 2_000, "excess": "spread", "epsilon": 8.0},
     "lower threshold": {"max_items_per_user": 3, "lower_threshold": 100},
     "two columns": {"max_items_per_user": 3, "item": ("first=kind", "item"), "round": True},
 }
-QUICK_WAYS = {"cap", "top", "spread", "two columns"}
+QUICK_WAYS = {"cap", "top", "two columns"}
 
 
 @pytest.mark.parametrize(

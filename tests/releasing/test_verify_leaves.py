@@ -93,7 +93,7 @@ def is_stated(place: Place, value: Any, document: dict[str, Any]) -> bool:
         return str(value).startswith("thing=")
     if place[:2] in {("findings", "noisy_sizes_steps"), ("plan", "cuts_steps")}:
         # Other noisy numbers may lead to the same limit, and what is hopeless does not matter for privacy.
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, list | int) and not isinstance(value, bool)
     if place[:2] in {("findings", "needed"), ("findings", "reason")}:
         return True
     if place == ("findings", "found"):

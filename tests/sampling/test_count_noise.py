@@ -267,3 +267,23 @@ def test_a_top_k_step_leaves_k_counts_and_moves_them_by_one(
     without = np.array([count for count, _ in others])
     moves = step(without + np.array([has for _, has in others])) - step(without)
     assert set(moves) <= {0, 1} or set(moves) <= {0, -1}, "one user moves counts by more than one, or both ways"
+
+
+class NoNoise:
+    """Draws of a count's own noise that are all 0."""
+
+    def of(self, sampler: Any, rows: Any, *, compiled: bool | None = None) -> Any:
+        del sampler, compiled
+        return np.zeros(rows.size, dtype=np.int64)
+
+
+@pytest.mark.parametrize("shared", [-3, -2, 0, 1, 4])
+def test_the_shared_noise_is_compared_with_the_threshold_and_released(shared: int) -> None:
+    """What is released must be what was compared: the certificate is of noisy counts, cut at the threshold."""
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededTap(1), Cut(), shared)
+    counts = np.arange(1, 25)
+    found = session.release(counts, draws=[NoNoise()])
+    steps = counts * SHARED.lattice + shared
+    passes = steps > SHARED.lattice + SHARED.limit
+    assert found.index.tolist() == np.flatnonzero(passes).tolist()
+    assert found.values.tolist() == (steps[passes] / SHARED.lattice).tolist()

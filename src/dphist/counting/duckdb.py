@@ -9,24 +9,21 @@ Types come from schemas, never from values: otherwise one user's row could chang
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
-from dphist.counting.frames import frame_source, read_once
+from dphist.counting.frames import frame_source
 from dphist.counting.rounds import DuckDBRounds
 from dphist.counting.sql import COUNT, Opened, Pairs, Rows, Source, require_columns
 from dphist.counting.task import (
-    HALF_STEPS,
     Choice,
     Counted,
     Events,
@@ -38,7 +35,7 @@ from dphist.counting.task import (
     is_frame,
 )
 from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
-from dphist.errors import InputError, InvalidParameter
+from dphist.errors import InputError
 from dphist.objects import is_postgres
 
 T = TypeVar("T")
@@ -91,7 +88,7 @@ class DuckDBEngine(SessionKeeper):
         with self._session(progress) as session:
             pairs, what = session.pairs(task)
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
-            query, items = sql.histogram(pairs, task.max_items_per_user, order, task.lower_threshold, task.weights)
+            query, items = sql.histogram(pairs, task.max_items_per_user, order, task.lower_threshold)
             at_rank = 0
             if task.rank is not None:
                 session.execute(f"CREATE OR REPLACE TEMP TABLE {COUNTS} AS {query}", what)
@@ -121,14 +118,6 @@ class DuckDBEngine(SessionKeeper):
             session.report_done()
             with suppress(Exception):  # as in `count`
                 counted.close()
-
-    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
-        check_sizes_task(task, bounds)
-        with self._session(progress) as session:
-            pairs, what = session.pairs(replace(task, values=()))
-            rows = session.execute(sql.sizes(pairs), what)
-            session.report_done()
-            return in_buckets(rows, bounds)
 
     def shape(self, events: Events) -> tuple[list[tuple[int, int]], Any]:
         """For public data only: users by their number of items, and the table of `sql.users_by_size`."""
@@ -251,40 +240,6 @@ def check_task(task: Task) -> None:
             "the public list and the item must have the same number of columns: the list has "
             f"{len(listed.items)}, the item {len(task.events.items)}"
         )
-    if task.weights and not are_valid_weights(task):
-        raise InvalidParameter("the weights are not valid levels for this task")
-
-
-def are_valid_weights(task: Task) -> bool:
-    """Whether the weights are levels as `Task` defines them, and no product of them exceeds 64 bits."""
-    levels, unit = task.weights, task.weights[0][1]
-    return (
-        all(type(number) is int and number >= 1 for level in levels for number in level)
-        and all(low[0] < high[0] and low[1] > high[1] for low, high in pairwise(levels))
-        and unit % 2 == 0
-        and unit <= HALF_STEPS
-        and levels[-1][0] == task.max_items_per_user
-        and task.lower_threshold <= 1
-        and not any(value.half_steps * steps % unit for value in task.values for _, steps in levels)
-    )
-
-
-def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
-    """Raise an error for invalid bounds, or for an input that can be read only once."""
-    if not bounds or bounds[0] < 1 or any(low >= high for low, high in pairwise(bounds)):
-        raise InvalidParameter("the bounds of sizes must be 1 or more, in increasing order")
-    for events in (task.events, task.public_items):
-        what = None if events is None else read_once(events.source)
-        if what is not None:
-            raise InputError(f"{what} can be read only once: give --max-items-per-user a number")
-
-
-def in_buckets(sizes: Iterable[Sequence[int]], bounds: Sequence[int]) -> list[int]:
-    """The number of users in each bucket, from pairs (items, users); see `Engine.sizes`."""
-    counts = [0] * (len(bounds) + 1)
-    for items, users in sizes:
-        counts[bisect_left(bounds, items)] += users
-    return counts
 
 
 def source_of(connection: Any, events: Events, label: str, probe: bool) -> Source:

@@ -144,13 +144,6 @@ ONCE: Final = "the Arrow reader"
 _already_read: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def read_once(data: Any) -> str | None:
-    """The name of a source that can be read only once; None for all others."""
-    import pyarrow as pa
-
-    return ONCE if isinstance(data, pa.RecordBatchReader) else None
-
-
 def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     """The source of an object in memory. `as_text` writes numbers among objects like those of typed columns."""
     import pyarrow as pa

@@ -6,7 +6,8 @@ The tables are in the memory of the session, or in its private folder. `task.Rou
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -48,8 +49,9 @@ CHOSEN: Final = "dphist_chosen"
 # It uses one array per thread and one more, outside of its memory limit: part of the limit is left to them.
 NEEDED: Final = 500 * MEGABYTE
 SHARE: Final = 4
-ENTRY: Final = 18  # bytes for each sum
+ENTRY: Final = 18  # bytes
 DEFAULT_BITS: Final = 12
+MOST_BITS: Final = 32
 
 
 def drop_beyond(pairs: Pairs, most: int, order: str) -> str:
@@ -120,9 +122,9 @@ class DuckDBRounds:
         task, pairs, most = self.task, self.pairs, self.task.most_items
         rows = self._create(ONCE, pairs.once())
         self._make_room()
-        self._allow_arrays(rows)
         users = f"SELECT u, count(*) AS {ITEMS} FROM {ONCE} GROUP BY u"
-        self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
+        with self._arrays(rows):
+            self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
         if self._rows(f"SELECT 1 FROM {USERS} WHERE {ITEMS} > {most} LIMIT 1"):
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
             self._rows(drop_beyond(pairs, most, order))
@@ -138,8 +140,8 @@ class DuckDBRounds:
         self._create(SEVERAL, f"SELECT number AS u, least({ITEMS}, {most}) AS n {several}")
         self._alone = np.zeros(self.items, np.int64)
         if task.alone:
-            alone = f"FROM {numbered} SEMI JOIN (SELECT u FROM {USERS} WHERE {ITEMS} = 1) USING (u)"
-            self._alone = self._by_item(f"SELECT i, count(*) AS n {alone} GROUP BY i")[0]
+            alone = with_user_numbers(numbered, f"SELECT u, number FROM {USERS} WHERE {ITEMS} = 1")
+            self._alone = self._by_item(f"SELECT i, count(*) AS n FROM ({alone}) GROUP BY i")[0]
         for table in (ONCE, USERS, NUMBERED):
             self._rows(f"DROP TABLE IF EXISTS {table}")
         self._live = ""  # before the first round
@@ -174,23 +176,24 @@ class DuckDBRounds:
     def round(self) -> IntArray:
         most = range(1, self.task.most_items + 1)
         own = look_up([self.task.first_weight(n) for n in most], "n")
+        total = "SELECT i, CAST(sum(weight) AS BIGINT) AS n"
         if not self._live:
-            self._live, weights = PAIRS, FIRST
-            self._allow_arrays(self._size)
+            self._live = PAIRS
             later = look_up([self.task.most_weight(n) for n in most], "n")
-            self._create(FIRST, f"SELECT u, {own} AS weight, {later} AS later FROM ({self._first_users()})")
-        else:
-            on_lists = self._only(np.flatnonzero(self._on_lists))
-            self._allow_arrays(self._create(NEXT, f"SELECT u, i FROM {self._live} {on_lists}"))
-            self._rows(f"DROP TABLE IF EXISTS {LIVE}")
-            self._rows(f"ALTER TABLE {NEXT} RENAME TO {LIVE}")
-            self._live, weights = LIVE, WEIGHTS
-            users = f"SELECT u, count(*) AS n FROM {LIVE} GROUP BY u"
+            with self._arrays(self._size):
+                self._create(FIRST, f"SELECT u, {own} AS weight, {later} AS later FROM ({self._first_users()})")
+                (sums,) = self._by_item(f"{total} FROM {PAIRS} JOIN {FIRST} USING (u) GROUP BY i")
+            # Only the users were counted without the items that have left.
+            return np.where(self._on_lists, sums, 0)
+        on_lists = self._only(np.flatnonzero(self._on_lists))
+        rows = self._create(NEXT, f"SELECT u, i FROM {self._live} {on_lists}")
+        self._rows(f"DROP TABLE IF EXISTS {LIVE}")
+        self._rows(f"ALTER TABLE {NEXT} RENAME TO {LIVE}")
+        self._live = LIVE
+        users = f"SELECT u, count(*) AS n FROM {LIVE} GROUP BY u"
+        with self._arrays(rows):
             self._create(WEIGHTS, f"SELECT u, least({own}, later) AS weight FROM ({users}) JOIN {FIRST} USING (u)")
-        total = "CAST(sum(weight) AS BIGINT) AS n"
-        (sums,) = self._by_item(f"SELECT i, {total} FROM {self._live} JOIN {weights} USING (u) GROUP BY i")
-        # In the first round only the users are counted without the items that have left.
-        return np.where(self._on_lists, sums, 0)
+        return self._by_item(f"{total} FROM {LIVE} JOIN {WEIGHTS} USING (u) GROUP BY i")[0]
 
     def _first_users(self) -> str:
         """The query of the users with an item on their list in the first round, and their number `n` of these."""
@@ -212,14 +215,12 @@ class DuckDBRounds:
         task, names = self.task, sql.sum_names(self.pairs.values)
         self._restrict_to_found(found)
         weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], "n")
-        unit = ((1, task.lattice),)
         parts = [
-            f"CAST(sum({sql.weighted_sum(v, value, unit, '//')}) AS BIGINT) AS {v}"
+            f"CAST(sum({sql.weighted_sum(v, value, task.lattice, '//')}) AS BIGINT) AS {v}"
             for v, value in zip(names, self.pairs.values, strict=True)
         ]
         totals = ", ".join(["CAST(sum(weight) AS BIGINT) AS n", *parts])
         users = f"SELECT u, {weight} AS weight FROM {FOUND_USERS}"
-        self._allow_arrays(self._size, 1 + len(names))
         columns = self._by_item(f"SELECT i, {totals} FROM {FOUND} JOIN ({users}) USING (u) GROUP BY i")
         return tuple(column[found] for column in columns)
 
@@ -239,7 +240,7 @@ class DuckDBRounds:
         for table in TABLES:
             self._rows(f"DROP TABLE IF EXISTS {table}")
         self._run(lambda connection: connection.unregister(CHOSEN))
-        self._rows(f"RESET perfect_ht_threshold; SET memory_limit = '{self._memory}B'")
+        self._rows(f"SET memory_limit = '{self._memory}B'")
 
     def _run(self, action: Callable[[Any], Any]) -> Any:
         return self.session.run(lambda: action(self.session.connection), self.what)
@@ -262,10 +263,13 @@ class DuckDBRounds:
         self._rows(f"SET memory_limit = '{self._memory - room}B'")
         self._entries = room // ((int(threads) + 1) * ENTRY)
 
-    def _allow_arrays(self, rows: int, sums: int = 1) -> None:
-        """Let queries with so many sums use arrays: as long as rows, and as the memory allows."""
-        bits = min(rows, self._entries // sums).bit_length() - 1
-        self._rows(f"SET perfect_ht_threshold = {min(max(bits, DEFAULT_BITS), 32)}")
+    @contextmanager
+    def _arrays(self, rows: int) -> Iterator[None]:
+        """Let queries over so many rows use arrays: at most as long, and as long as the memory allows."""
+        bits = min(rows, self._entries).bit_length() - 1
+        self._rows(f"SET perfect_ht_threshold = {min(max(bits, DEFAULT_BITS), MOST_BITS)}")
+        yield
+        self._rows("RESET perfect_ht_threshold")
 
     def _by_item(self, query: str) -> list[IntArray]:
         """Arrays by item number of the columns after the first, `i`; zeros for items without a row."""
@@ -287,6 +291,7 @@ class DuckDBRounds:
 
     def _restrict_to_found(self, found: IntArray) -> None:
         if self._found is None or not np.array_equal(found, self._found):
-            self._allow_arrays(self._create(FOUND, f"SELECT * FROM {PAIRS} {self._only(found)}"))
-            self._create(FOUND_USERS, f"SELECT u, count(*) AS n FROM {FOUND} GROUP BY u")
+            rows = self._create(FOUND, f"SELECT * FROM {PAIRS} {self._only(found)}")
+            with self._arrays(rows):
+                self._create(FOUND_USERS, f"SELECT u, count(*) AS n FROM {FOUND} GROUP BY u")
             self._found = found.copy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -20,9 +20,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
+from dphist.counting.duckdb import DuckDBEngine, check_task
 from dphist.counting.spark_inputs import counted_column, number, read_rows
-from dphist.counting.spark_rounds import ALONE, PART, PARTS_OF_A_CORE, SparkRounds, part_of
+from dphist.counting.spark_rounds import ALONE, PART, SparkRounds, number_of_parts, part_of
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
@@ -32,8 +32,6 @@ from dphist.counting.sql import (
     portable_order,
     require_columns,
     sum_names,
-    weight,
-    weighted_sum,
 )
 from dphist.counting.task import (
     FINE_LIMIT,
@@ -83,17 +81,6 @@ class SparkEngine(SessionKeeper):
 
     def size(self, public_items: Events) -> int:
         return DuckDBEngine(self.resources).size(bring_here(public_items))
-
-    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
-        check_task(task)
-        check_sizes_task(task, bounds)
-        with self._session(task) as session, report_progress(session, progress):
-            pairs, items, _, what = listed_pairs(session, replace(task, values=()))
-            # One shuffle by user serves both DISTINCT and the number of items.
-            once = pairs.select("u", *items).repartition("u").distinct()
-            users = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
-            sizes = users.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
-            return in_buckets(run(sizes.collect, what), bounds)
 
     @contextmanager
     def rounds(self, task: RoundsTask, progress: Progress | None = None) -> Iterator[SparkRounds]:
@@ -270,8 +257,8 @@ def listed_pairs(session: Any, task: Task, *, others: bool = False) -> tuple[Any
 
 
 def count_users(pairs: Any, items: list[str], task: Task) -> Any:
-    """Users (or their weights) per item, each user limited to random items, and sums over these users."""
-    cap, names, users = task.max_items_per_user, sum_names(task.values), sql.count("*")
+    """Users per item, each user limited to random items, and sums over these users."""
+    cap, names = task.max_items_per_user, sum_names(task.values)
     if cap is not None:
         # One shuffle by user serves both DISTINCT and the choice.
         pairs = pairs.repartition("u")
@@ -281,29 +268,15 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
         of_user = Window.partitionBy("u").orderBy("chance", *items)
         chance = random_order(task.choice, once, items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
-        if task.weights:
-            # In the order of the ranks, so that a user's rows are sorted once.
-            all_items = of_user.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-            ranked = ranked.withColumn(ITEMS, sql.count("*").over(all_items))
         once = ranked.where(sql.col("place") <= cap)
-    if task.weights:
-        once = once.withColumn("weight", sql.expr(weight(task.weights)))
-        parts = [
-            sql.expr(weighted_sum(name, value, task.weights, "div")).alias(name)
-            for name, value in zip(names, task.values, strict=True)
-        ]
-        once, users = once.select(*items, "weight", *parts), sql.sum("weight").cast("bigint")
-    totals = [users.alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
+    totals = [sql.count("*").alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
     return once.groupBy(*items).agg(*totals)
 
 
 def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
     """The distinct pairs by part and user, each user limited to random items, and the items known in advance."""
     pairs, items, entries, what = listed_pairs(session, task.as_task(), others=not task.listed)
-    parts = int(session.conf.get("spark.sql.shuffle.partitions"))
-    context = getattr(session, "_sc", None)
-    if context is not None:
-        parts = min(parts, PARTS_OF_A_CORE * context.defaultParallelism)
+    parts = number_of_parts(session, pairs)
     pairs = pairs.withColumn(PART, part_of(pairs["u"], parts)).repartition(parts, PART)
     keys = [PART, "u", *items]
     once = user_sums(pairs, keys, task.values) if task.values else pairs.select(*keys).distinct()

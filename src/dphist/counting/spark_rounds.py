@@ -28,8 +28,9 @@ FIRST: Final = "first_items"
 # Columns of the items: the parts that have it, and what the caller remembers of it between the rounds.
 PARTS: Final = "parts"
 POOLED: Final = "pooled"
-# More partitions than this for each core only cost time.
+# More parts for each core, or for so much input, only cost time.
 PARTS_OF_A_CORE: Final = 16
+BYTES_OF_A_PART: Final = 1 << 22
 
 
 @dataclass(eq=False, repr=False)
@@ -67,8 +68,8 @@ class SparkRounds:
         return rows
 
     def alone(self) -> Any:
-        """Items and the users who have this item only."""
-        return self.pairs.where(ALONE).groupBy(*self.items).agg(sql.count("*").alias(COUNT))
+        """Items and the users who have this item only; kept, because it is used twice."""
+        return self.keep(self.pairs.where(ALONE).groupBy(*self.items).agg(sql.count("*").alias(COUNT)))
 
     def start(self, gone: Sequence[Any]) -> None:
         """Begin the rounds without these items, which are public or released: the driver sends them to all."""
@@ -120,7 +121,7 @@ class SparkRounds:
         task, names = self.task, sum_names(self.task.values)
         weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], ITEMS)
         parts = [
-            sql.expr(weighted_sum(name, value, ((1, task.lattice),), "div")).alias(name)
+            sql.expr(weighted_sum(name, value, task.lattice, "div")).alias(name)
             for name, value in zip(names, task.values, strict=True)
         ]
         weighted = self._lists.withColumn("weight", weight)
@@ -152,6 +153,17 @@ def _user() -> Any:
 def look_up(weights: Sequence[int], place: str) -> Any:
     """The entry of a list by a number from 1."""
     return sql.expr(f"element_at(array({', '.join(f'{weight}L' for weight in weights)}), CAST({place} AS INT))")
+
+
+def number_of_parts(session: Any, rows: Any) -> int:
+    """The session's number of shuffle partitions, or fewer for small inputs and clusters."""
+    most = int(session.conf.get("spark.sql.shuffle.partitions"))
+    if not hasattr(rows, "_jdf"):  # Spark Connect
+        return most
+    cores = session.sparkContext.defaultParallelism
+    # Very large if Spark does not know.
+    size = int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+    return max(1, min(most, PARTS_OF_A_CORE * cores, max(cores, size // BYTES_OF_A_PART)))
 
 
 def part_of(user: Any, parts: int) -> Any:

@@ -35,11 +35,13 @@ POLL_SECONDS: Final = 0.5
 PARTITIONS: Final = 32
 
 # Settings while counting: a value that does not fit is NULL, because an error would reveal it; and no part of a
-# condition is moved out of the expression that catches its errors. The last one saves shuffles of pairs in rounds.
+# condition is moved out of the expression that catches its errors. The last two are for rounds: pairs are not
+# shuffled for a join, and small frames that are kept have few partitions.
 WHILE_COUNTING: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
 }
 # Further settings for files and frames; they could change the contents of a Spark DataFrame. Names are exact,
 # times are in UTC, folder names are text, invalid JSON is NULL as a whole, and Parquet has the types of its

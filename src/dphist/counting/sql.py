@@ -396,12 +396,7 @@ class Pairs:
         return f"SELECT {columns}, {', '.join(sum_names(self.values))} FROM ({once})" if layers else once
 
 
-Weights = tuple[tuple[int, int], ...]
-
-
-def histogram(
-    pairs: Pairs, cap: int | None, order: str, lower: int, weights: Weights = ()
-) -> tuple[str, list[str]]:
+def histogram(pairs: Pairs, cap: int | None, order: str, lower: int) -> tuple[str, list[str]]:
     """The query of counts and sums, and the names of its item columns.
 
     A public list is applied before a user's items are chosen, and every entry is in the result. The choice of
@@ -409,15 +404,13 @@ def histogram(
     """
     items, listed, sums = pairs.items, pairs.listed, sum_names(pairs.values)
     columns = ", ".join(items)
-    source, where, users = pairs.once(), "", "count(*)"
-    if weights:
-        source, users = weighted_pairs(pairs, order, weights), "CAST(sum(weight) AS BIGINT)"
-    elif cap is not None:
+    source, where = pairs.once(), ""
+    if cap is not None:
         rank = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns})"
         source = f"SELECT *, {rank} AS place FROM ({source})"
         where = f" WHERE place <= {cap}"
     # At most 2^21 per user: no sum exceeds 64 bits.
-    totals = [f"{users} AS {COUNT}", *(f"CAST(sum({v}) AS BIGINT) AS {v}" for v in sums)]
+    totals = [f"count(*) AS {COUNT}", *(f"CAST(sum({v}) AS BIGINT) AS {v}" for v in sums)]
     counts = f"SELECT {columns}, {', '.join(totals)} FROM ({source}){where} GROUP BY {columns}"
     if listed is None:
         return (counts if lower <= 1 else f"{counts} HAVING {COUNT} >= {lower}"), items
@@ -430,51 +423,15 @@ def histogram(
     ), entries
 
 
-def weighted_pairs(pairs: Pairs, order: str, weights: Weights) -> str:
-    """The query of the items that users keep, with the user's `weight` in steps and their weighted sums.
-
-    Only the few users with more items than the last level are ranked.
-    """
-    columns, (most, least), sums = ", ".join(pairs.items), weights[-1], sum_names(pairs.values)
-    numbers = f"SELECT u, count(*) AS {ITEMS} FROM dphist_pairs GROUP BY u"
-    many = f"SELECT u FROM dphist_users WHERE {ITEMS} > {most}"
-    rank = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns})"
-    ranked = f"SELECT *, {rank} AS place FROM dphist_pairs SEMI JOIN ({many}) USING (u)"
-    parts = [
-        f"{weighted_sum(v, value, weights, '//')} AS {v}" for v, value in zip(sums, pairs.values, strict=True)
-    ]
-    kept = ", ".join([*pairs.items, *sums])
-    return (
-        f"WITH dphist_pairs AS MATERIALIZED ({pairs.once()}), "
-        f"dphist_users AS MATERIALIZED (SELECT u, {ITEMS}, {weight(weights)} AS weight FROM ({numbers})) "
-        f"SELECT {', '.join([columns, 'weight', *parts])} FROM ("
-        f"SELECT {kept}, weight FROM dphist_pairs JOIN dphist_users USING (u) WHERE {ITEMS} <= {most} UNION ALL "
-        f"SELECT {kept}, CAST({least} AS BIGINT) AS weight FROM ({ranked}) WHERE place <= {most})"
-    )
-
-
-def weight(weights: Weights) -> str:
-    """A user's weight in steps by their number of items, in the SQL of DuckDB and Spark."""
-    levels = "".join(f"WHEN {ITEMS} <= {items} THEN {level} " for items, level in weights)
-    return f"CAST(CASE {levels}ELSE {weights[-1][1]} END AS BIGINT)"
-
-
-def weighted_sum(v: str, value: Value, weights: Weights, divide: str) -> str:
-    """A user's sum v after weighting, as `Task` defines it. `divide` is the operator of integer division.
+def weighted_sum(v: str, value: Value, unit: int, divide: str) -> str:
+    """A user's sum v times `weight`/`unit`, as `RoundsCount` defines it; `divide` divides integers.
 
     The integer half_steps weight / unit is subtracted after dividing: engines round negative quotients
     differently.
     """
-    unit = weights[0][1]
     if value.vector is not None:
         return f"(CASE WHEN {v} < 0 THEN -1 ELSE 1 END) * ((abs({v}) * weight) {divide} {unit})"
     return f"(2 * {v} * weight + {unit}) {divide} {2 * unit} - ({value.half_steps} * weight) {divide} {unit}"
-
-
-def sizes(pairs: Pairs) -> str:
-    """The query of the number of users for each number of distinct items."""
-    users = f"SELECT u, count(*) AS {ITEMS} FROM ({pairs.once()}) GROUP BY u"
-    return f"SELECT {ITEMS}, count(*) AS {COUNT} FROM ({users}) GROUP BY {ITEMS}"
 
 
 def pairs_with_sizes(pairs: Pairs) -> str:

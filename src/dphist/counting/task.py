@@ -198,13 +198,6 @@ class Task:
     and the histogram contains every public item, zeros included. `rank` asks for the count of that rank (1 is the
     largest). `ordered` sorts the histogram by item, so that a seed reproduces a release. Each of the `values` is
     summed over the same users, as `Value` defines.
-
-    With `weights`, a user with more items counts less for each. Weights are levels (items, steps): items increase
-    to N = `max_items_per_user`, and steps decrease from `unit`, the steps of a full count. A user with n different
-    (public) items keeps n' = min(n, N). To the count of each they add, instead of 1, the steps a of the first
-    level with items >= n'; to each sum they add, instead of y,
-        floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0;
-    and to each column of a vector y a / unit, rounded towards 0.
     """
 
     events: Events
@@ -215,7 +208,6 @@ class Task:
     rank: int | None = None
     ordered: bool = False
     values: tuple[Value, ...] = ()
-    weights: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,10 +280,7 @@ class Counted(Protocol):
 
     @property
     def schema(self) -> Any:
-        """Arrow schema, under any names: the item columns, the count and a sum per value, in steps (int64).
-
-        The count is in steps too if the task has weights.
-        """
+        """Arrow schema, under any names: the item columns, the count and a sum per value, in steps (int64)."""
 
     @property
     def at_rank(self) -> int:
@@ -344,8 +333,10 @@ class RoundsCount(Protocol):
     def measure(self, found: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], ...]:
         """For each of the found items: the sum of its users' weights, and of their weighted values.
 
-        A user with n found items has the weight a = `RoundsTask.measure_weight(n, limit)`; the values are weighted
-        by a / lattice, as `Task` defines.
+        A user with n found items has the weight a = `RoundsTask.measure_weight(n, limit)`; values are weighted by
+        a / lattice: instead of the steps y, a user adds
+            floor((2 (y - half_steps) a + lattice) / (2 lattice)), at most half_steps a / lattice around 0,
+        and to a column of a vector y a / lattice, rounded towards 0.
         """
 
     def rows(self, found: NDArray[np.int64]) -> list[Any]:
@@ -379,14 +370,6 @@ class Engine(Protocol):
         """Read the events for counting in rounds: DuckDB returns a `RoundsCount`, Spark its own `SparkRounds`.
 
         The result can be used within the context only.
-        """
-
-    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
-        """True numbers of users by their number of distinct items, before any limit; as secret as counts.
-
-        Entry k counts users with more than bounds[k - 1] and at most bounds[k] items; the last entry has the rest.
-        Each user with an item is in exactly one entry. A source that can be read only once is an `InputError`, and
-        stays unread.
         """
 
 

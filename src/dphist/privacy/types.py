@@ -378,6 +378,10 @@ class RoundsNoise:
         drawn = [self.variance / part for part in (*self.parts, self.sizes, self.measure)]
         drawn += [part.variance * limit for part in self.sums for limit in (1, self.most_items)]
         drawn += [variance for variance in (*first, *last) if variance > 0]
+        if self.shared:
+            # The least that the certificate assumes of a shared draw, at any limit: certificates may be forged.
+            whole = self.shared + self.listed
+            drawn.append(self.variance / self.measure * Fraction(whole - 1, whole) / self.shared)
         least = 2 * ROUNDING
         if min(drawn) < least or max(drawn) > LARGEST_VARIANCE:
             raise InvalidParameter(

@@ -272,7 +272,7 @@ class SparkRelease(Release):
     _writes_objects = False
 
     def __init__(self, frame: Any, head: Release) -> None:
-        """`head` has the first rows, and all other attributes of the release."""
+        """`head` has the first rows (or all, without a `total`), and all other attributes of the release."""
         self.__dict__.update(frame=frame, head=head)
         for name in Release.__dataclass_fields__.keys() - {"columns", "counts", "added"}:
             self.__dict__[name] = getattr(head, name)
@@ -290,7 +290,8 @@ class SparkRelease(Release):
 
     @cached_property
     def _collected(self) -> Release:
-        return collect_release(self.frame.toArrow(), self.head)
+        complete = self.head.total is None
+        return self.head if complete else collect_release(self.frame.toArrow(), self.head)
 
     def collect(self) -> Release:
         """The release with all rows in this process, largest counts first."""

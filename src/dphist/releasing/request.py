@@ -128,7 +128,9 @@ class Request:
         "Public list of items. Exactly these items are counted and released.")] = None
     lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("", "Kind of noise. [best]")] = "best"
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("",
+        "Kind of noise. Without a limit, gaussian is also for users with one item, as by default with a ledger. "
+        "[best]")] = "best"
     gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
         "Ratio of the variances of each count's own noise and the shared noise.")] = None
     minimize: Annotated[Literal["threshold", "noise"], _advanced("",
@@ -163,8 +165,8 @@ class Request:
     count_name: Annotated[str, _columns("NAME", "Name of the count column. [count]")] = "count"
     standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
     interval: Annotated[float | None, _columns("LEVEL",
-        "Add a confidence interval for each count (e.g. 0.95). With a limit on users it covers the noise, not the "
-        "items that the limit leaves out.")] = None
+        "Add a confidence interval for each count (e.g. 0.95), which is then the level of margins too. With a "
+        "limit on users it covers the noise, not the items that the limit leaves out.")] = None
     round: Annotated[bool, _columns("",
         "Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]")] = False
 

@@ -201,7 +201,7 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[A
     items, key_alone = counted.items, new_key(tap)
     groups = [] if counted.known is None else [found_items(counted.known, KNOWN)]
     if noise.alone is not None:
-        users = counted.alone()
+        users = users_alone = counted.alone()
         for known in groups:
             users = counted.joined(users, known.select(*items), "left_anti", "broadcast")
         step = AloneStep((key_alone,), noise.alone, only_found=True)
@@ -215,14 +215,14 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[A
     found = counted.keep(reduce(lambda a, b: a.unionByName(b), groups))
     released = with_ids(found, items)
     if noise.alone is not None:
-        users = counted.joined(found, counted.alone(), "left", "merge").fillna(0, [COUNT])
+        users = counted.joined(found, users_alone, "left", "merge").fillna(0, [COUNT])
         step = AloneStep((key_alone,), noise.alone, only_found=False)
         released = applied(step, with_ids(users, items), [COUNT], noisy=LongType())
     columns = by_id(released, counted)
     found_in = as_numpy(columns[FOUND_IN]).astype(np.int8)
     score = scores(noise, found_in, as_numpy(columns[POOLED]))
-    alone_users = None if noise.alone is None else as_numpy(columns[NOISY]) / noise.alone.lattice
-    here = Found(np.arange(found_in.size), found_in, score, alone_users)
+    of_alone = None if noise.alone is None else as_numpy(columns[NOISY]) / noise.alone.lattice
+    here = Found(np.arange(found_in.size), found_in, score, of_alone)
     return found, here, [columns[name] for name in items]
 
 
@@ -248,8 +248,7 @@ def found_items(frame: Any, place: int) -> Any:
 def computed(counted: SparkRounds, frame: Any) -> Any:
     """The rows, computed and kept on the executors. Without their plan, whose text would double in each round."""
     rows = counted.keep(frame)
-    run(rows.write.format("noop").mode("overwrite").save, counted.what)
-    return detached(rows)
+    return run(lambda: detached(rows), counted.what)
 
 
 def by_id(frame: Any, counted: SparkRounds) -> dict[str, Any]:

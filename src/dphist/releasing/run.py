@@ -121,8 +121,8 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         force: Replace an existing release.
         count_name: Name of the count column. [count]
         standard_error: Add a column with the standard error.
-        interval: Add a confidence interval for each count (e.g. 0.95). With a limit on users it covers the noise,
-            not the items that the limit leaves out.
+        interval: Add a confidence interval for each count (e.g. 0.95), which is then the level of margins too.
+            With a limit on users it covers the noise, not the items that the limit leaves out.
         round: Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
@@ -141,7 +141,8 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
             rank K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it:
             with more items, nothing is released.
         lower_threshold: Remove counts below T before adding noise; also needed if they were removed before. [1]
-        mechanism: Kind of noise. [best]
+        mechanism: Kind of noise. Without a limit, gaussian is also for users with one item, as by default with a
+            ledger. [best]
         gamma: Ratio of the variances of each count's own noise and the shared noise.
         minimize: What to minimize. [threshold]
         seed: For tests: seed of the noise. The release is NOT PRIVATE.

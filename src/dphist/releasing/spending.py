@@ -42,7 +42,6 @@ from dphist.ledger.accounts import (
 from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, Written, target_of
-from dphist.privacy.numerics import fraction_up
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
@@ -86,6 +85,7 @@ def account_of(request: Request) -> Account | None:
 def _gdp_cost(plan: Plan) -> dict[str, float]:
     """The squared move and the delta of events of a release."""
     from dphist.accounting.gaussian import gaussian_of_plan
+    from dphist.privacy.numerics import fraction_up
 
     cost = gaussian_of_plan(plan)
     return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}

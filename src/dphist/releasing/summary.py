@@ -172,7 +172,9 @@ def _of_rounds(
         margin_words=_margins_in_words(margins),
         hidden_below=hidden,
         hidden_words=words,
-        limit_words=f"none up to {count_items(most)}; of users with more, a random {most:,} count",
+        limit_words="none"
+        if public and items <= most
+        else (f"none up to {count_items(most)}; of users with more, a random {most:,} count"),
         limit_leaves_out=False,
         budget=plan.budget,
         verdict=verdict,

@@ -1,16 +1,14 @@
-"""Independent oracles for a cap that is chosen from noisy sizes: everything is enumerated from the definitions.
+"""Independent oracle for the profile of a release: everything is enumerated from the definitions.
 
-A release is a pair of laws over its outcomes, one for the data with a user (P) and one without (Q). Both steps
-together are the pair of joint laws over (noise of the user's bucket, outcome of the release that it chose), and
-their divergence is the sum of (P - e^epsilon Q)_+ over all. Nothing here knows of envelopes, chords or profiles.
-Laws are cut where they are below 10^-33; sums are in extended precision, right to about 10^-17.
+A release is a pair of laws over its outcomes, one for the data with a user (P) and one without (Q); their
+divergence is the sum of (P - e^epsilon Q)_+ over all. Nothing here knows of chords or certificates. Laws are cut
+where they are below 10^-33; sums are in extended precision, right to about 10^-17.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, reduce
 from typing import Literal
 
@@ -103,23 +101,3 @@ def delta_profile_upper(step: Step, kinds: Sequence[Kind], *, epsilon: float) ->
     p, q = release_laws(step, kinds)
     factor = np.exp(np.longdouble(epsilon))
     return float(max(divergence(p, q, factor), divergence(q, p, factor)))
-
-
-def delta_adaptive_upper(
-    steps: Sequence[Step], kinds: Sequence[Kind], variance: Fraction, *, epsilon: float
-) -> float:
-    """The divergence of both steps, the larger of both orders, when an adversary chooses the release.
-
-    All that the rule sees is the noisy size of the user's bucket, which the user moves by one (the others have the
-    same law with and without the user): each value leads to the release that adds most to the sum.
-    """
-    laws = [release_laws(step, kinds) for step in steps]
-    sizes = _item(gaussian_step(lattice=1, variance=variance, limit=0, cap=1), "shared")
-    factor = np.exp(np.longdouble(epsilon))
-    totals = []
-    for one, other in ((0, 1), (1, 0)):
-        total = np.longdouble(0)
-        for p_size, q_size in zip(sizes[one], sizes[other], strict=True):
-            total += max(divergence(p_size * law[one], q_size * law[other], factor) for law in laws)
-        totals.append(total)
-    return float(max(totals))
