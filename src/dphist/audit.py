@@ -15,7 +15,7 @@ from scipy import special, stats
 
 from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan, SumNoise
+from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan, RoundsNoise, SumNoise
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.releasing.run import values_of
 from dphist.sampling.sampler import DiscreteGaussian
@@ -45,9 +45,16 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True)
 class PlannedMechanism:
-    """A plan as a mechanism."""
+    """A plan with a bound as a mechanism."""
 
     plan: Plan
+
+    def __post_init__(self) -> None:
+        if isinstance(self.plan.noise, RoundsNoise):
+            raise InvalidParameter(
+                "only a plan with a bound can be audited: give --max-items-per-user or --max-nonzero. Releases "
+                "without one are attacked by the tests (docs/theory/audit.md)"
+            )
 
     @property
     def name(self) -> str:

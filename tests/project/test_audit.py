@@ -424,6 +424,11 @@ def test_bad_parameters(wrong: dict[str, float]) -> None:
         audit(PlannedMechanism(honest()), tap=SeededTap(1), **wrong)  # type: ignore[arg-type]
 
 
+def test_a_plan_without_a_bound_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="give max_items_per_user or max_nonzero"):
+        PlannedMechanism(plan(epsilon=EPSILON, delta=DELTA))
+
+
 @pytest.mark.parametrize(
     "contract", [Contract(1, 1), Contract(None, 1), Contract(60_000, 50_000), Contract(30, 3)]
 )

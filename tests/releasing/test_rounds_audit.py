@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
+from operator import mul
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -55,40 +56,34 @@ def honest(gaussian: bool = False) -> Plan:
 # Planted faults: a piece of the module that is replaced by another.
 FAULTS: Final = {
     "a list that depends on a true count": (
-        "stays &= pooled[alive] >= total * noise.cuts[number]",
-        "stays &= weights >= noise.cuts[number]",
+        "~found & (pooled >= total * noise.cuts[number])",
+        "~found & (weights >= noise.cuts[number])",
     ),
-    "found items not removed": ("stays = ~passed", "stays = np.ones_like(passed)"),
-    "evidence pooled with wrong weights": ("pooled[alive] += part * noisy(", "pooled[alive] += 12 * noisy("),
-    "evidence of earlier rounds forgotten": (
-        "pooled[alive] += part * noisy(",
-        "pooled[alive] = total + part * noisy(",
-    ),
+    "found items not removed": ("~found & (pooled >= total", "(pooled >= total"),
+    "evidence pooled with wrong weights": ("before + part * noisy(", "before + 12 * noisy("),
+    "evidence of earlier rounds forgotten": ("before + part * noisy(", "part * noisy("),
     "no noise of users with one item": (
-        "alone = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)",
-        "alone = true * noise.alone.lattice",
+        "steps = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)",
+        "steps = true * noise.alone.lattice",
     ),
     "noise of users with one item drawn twice": (
-        "else alone[numbers] /",
-        "else noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)[numbers] /",
+        "users = steps / noise.alone.lattice",
+        "users = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws) / noise.alone.lattice",
     ),
     "noise of a measurement not scaled by its limit": (
-        "own, shared = noise.measure_noise(limit)",
-        "own, shared = noise.measure_noise(1)",
+        "noise.measure_noise(limit)[0]",
+        "noise.measure_noise(1)[0]",
     ),
     "noise of sums not scaled by the limit": ("_gaussian(limit * part.variance)", "_gaussian(part.variance)"),
-    "no shared draw": ("if shared:", "if False:"),
+    "no shared draw": ("if shared else 0", "if False else 0"),
     "sizes without noise": (
-        "tuple(noisy(true * noise.lattice, _gaussian(noise.variance / noise.sizes), draws).tolist())",
-        "tuple((true * noise.lattice).tolist())",
+        "noisy(true, _gaussian(noise.variance / noise.sizes), Fresh(tap)).tolist()",
+        "true.tolist()",
     ),
-    "an item that nobody with one item has": ("& (true > 0) & (found_in", "& (found_in"),
+    "an item that nobody with one item has": ("& (users > 0)", "& (users >= 0)"),
     "an item on nobody's list": ("alive[weights > 0], weights[weights > 0]", "alive, weights"),
-    "the threshold of users with one item compared with >=": (
-        "(alone > noise.alone.lattice",
-        "(alone >= noise.alone.lattice",
-    ),
-    "a limit compared with >=": ("pooled[alive] > total * noise.limits", "pooled[alive] >= total * noise.limits"),
+    "the threshold of users with one item compared with >=": ("(steps > noise.lattice", "(steps >= noise.lattice"),
+    "a limit compared with >=": ("pooled > total * noise.limits", "pooled >= total * noise.limits"),
 }
 
 
@@ -169,7 +164,7 @@ def run(
         np.full(size, case.known),
     )
     found = module.find_items(noise, counts, tap)
-    result = module.measure_items(plan, counts, found.numbers, tap)
+    result = module.measure_items(plan, counts, found, tap)
     ratio = np.zeros(size)
     if case.several:
         pooled = np.cumsum(np.array(noise.parts) * [math.floor(base * lattice) for base in case.base])
@@ -213,7 +208,7 @@ def attacked(module: Any, plan: Plan, case: Case, *, copies: int, batches: int =
         for side, present in enumerate((True, False)):
             ratio, listed = likely(present)
             hits[side] += int(np.count_nonzero(listed & (ratio > level)))
-    return delta_lower_bound(*hits, copies * batches, epsilon=plan.budget.epsilon, risk=RISK)
+    return delta_lower_bound(hits[0], hits[1], copies * batches, epsilon=plan.budget.epsilon, risk=RISK)
 
 
 def shared_items(items: int, bucket: int = 0) -> Case:
@@ -291,18 +286,16 @@ def test_too_little_noise_is_contradicted() -> None:
 def test_sizes_without_noise_are_contradicted() -> None:
     """Buckets get independent noise: each is a copy of one user."""
     plan, buckets = honest(), len(size_bounds(noise_of(honest()).most_items))
+    one_item = real.Found(np.zeros(1, np.int64), np.ones(1, np.int8), np.zeros(1), None)
 
     def bound(module: Any) -> float:
         hits, tap, runs = [0, 0], SeededTap(5), 20
         for side in (0, 1):
-            users = 5 + (1 - side)
-            counts = GivenCounts(
-                [], lambda _: (np.zeros(1, np.int64),), lambda number, users=users: [users] * number
-            )
+            counts = GivenCounts([], lambda _: (np.zeros(1, np.int64),), partial(mul, [6 - side]))
             for _ in range(runs):
-                sizes = module.measure_items(plan, counts, np.zeros(1, np.int64), tap).sizes
+                sizes = module.measure_items(plan, counts, one_item, tap).sizes
                 hits[side] += int(np.count_nonzero(np.array(sizes) == 6 * noise_of(plan).lattice))
-        return delta_lower_bound(*hits, runs * buckets, epsilon=plan.budget.epsilon, risk=RISK)
+        return delta_lower_bound(hits[0], hits[1], runs * buckets, epsilon=plan.budget.epsilon, risk=RISK)
 
     assert bound(faulty("sizes without noise")) > 0.5
     assert bound(real) == 0.0
@@ -400,7 +393,7 @@ def draws_of(
     counts = without_noise(plan, bucket)
     with silent(monkeypatch) as asked:
         found = module.find_items(noise_of(plan), counts, SeededTap(1))
-        measured = module.measure_items(plan, counts, found.numbers, SeededTap(1))
+        measured = module.measure_items(plan, counts, found, SeededTap(1))
     return sorted(asked, key=repr), measured.limit
 
 
@@ -438,7 +431,7 @@ def test_a_fault_asks_for_other_noise(monkeypatch: pytest.MonkeyPatch, fault: st
 def everything(module: Any, plan: Plan, counts: GivenCounts) -> list[Any]:
     """What is published, and what left the lists when."""
     found = module.find_items(noise_of(plan), counts, SeededTap(1))
-    measured = module.measure_items(plan, counts, found.numbers, SeededTap(1))
+    measured = module.measure_items(plan, counts, found, SeededTap(1))
     arrays = [found.numbers, found.found_in, found.score, found.alone, measured.weights, *measured.sums]
     lists = [None if array is None else array.tolist() for array in arrays]
     return [*lists, measured.sizes, measured.limit, counts.left]
@@ -550,7 +543,8 @@ def uneven_evidence() -> dict[int, float]:
 
     def pooled(item: int, last: int) -> float:
         parts = noise.parts[: last + 1]
-        return sum(k * w[item] for k, w in zip(parts, rounds, strict=False)) / sum(parts) / noise.lattice
+        whole = sum(k * int(w[item]) for k, w in zip(parts, rounds, strict=False))
+        return whole / sum(parts) / noise.lattice
 
     return {0: pooled(0, 0), 1: pooled(1, 2), 3: pooled(3, 3)}
 
@@ -651,7 +645,7 @@ def problem_of_user(
                 side.leave(leaves)
             gone, on_lists, found = gone | leaves, set(weights) - leaves, found | leaves
         names = sorted(found, key=repr)
-        changes = np.subtract(*(side.sizes(names, bounds) for side in sides))
+        changes = np.subtract(sides[0].sizes(names, bounds), sides[1].sizes(names, bounds))
         if sorted(changes[changes != 0].tolist()) not in ([], [1]):
             return "a user is in several sizes"
         for limit in limits:
@@ -704,7 +698,7 @@ def all_leave_at_last(number: int, _: set[Any], names: list[Any]) -> set[Any]:
 SCHEDULES: Final = (nothing_leaves, all_but_one_leave, every_third_leaves, all_leave_at_last)
 LIMITS: Final = (1, 3, 16)
 # Small, so that adversaries are large.
-SMALL: Final = {"most_items": 16, "growth": 2}
+SMALL: Final[dict[str, Any]] = {"most_items": 16, "growth": 2}
 
 # Users with few and many items, of others and new, with rows that repeat and with missing values.
 SHARED: Final = [f"item {n}" for n in range(30)]
@@ -718,7 +712,7 @@ ADVERSARIES: Final[dict[str, list[str | None]]] = {
     "one more": [*SHARED[:8], *NEW[:9]],
     "far more": [*SHARED, *NEW],
     "only new ones": [*NEW[:16]],
-    "many rows": [*SHARED[:5]] * 7 + ["item 1", "new 1"],
+    "many rows": [*SHARED[:5] * 7, "item 1", "new 1"],
 }  # fmt: skip
 
 

@@ -71,24 +71,22 @@ class MemoryRounds:
         live = self.on_lists[pairs[1]]
         user, item = pairs[0][live], pairs[1][live]
         sizes = self._sizes_of(user)
+        weights = self._by_size(self.task.first_weight)[sizes]
         if self.number == 0:
             self.first = sizes
-            weights = [self.task.first_weight(max(1, n)) for n in sizes.tolist()]
-        else:
-            later = self.task.later_weight
-            if self.fault == "the growth cap ignored":
-                later = lambda n, _: self.task.first_weight(n)  # noqa: E731
-            both = zip(sizes.tolist(), self.first.tolist(), strict=True)
-            weights = [later(max(1, n), max(1, first)) for n, first in both]
+        elif self.fault != "the growth cap ignored":
+            weights = np.minimum(weights, self._by_size(self.task.most_weight)[self.first])
         if self.fault == "found items not removed":
             user, item = pairs
         self.number += 1
         self.last = self._summed(user, item, weights)
         return self.last
 
-    def _summed(self, user: Any, item: Any, weights: Sequence[int]) -> Any:
-        added = np.asarray(weights, dtype=np.int64)[user] if len(user) else np.zeros(0)
-        return np.bincount(item, added, self.items).astype(np.int64)
+    def _by_size(self, weight: Callable[[int], int]) -> Any:
+        return np.array([0, *(weight(n) for n in range(1, int(self._sizes_of(self.all[0]).max(initial=0)) + 1))])
+
+    def _summed(self, user: Any, item: Any, weights: Any) -> Any:
+        return np.bincount(item, weights[user], self.items).astype(np.int64)
 
     def _found(self, found: Any) -> tuple[Any, Any]:
         chosen = np.isin(self.kept[1], found)
@@ -101,7 +99,7 @@ class MemoryRounds:
 
     def measure(self, found: Any, limit: int) -> tuple[Any, ...]:
         user, item = self._found(found)
-        weights = [self.task.measure_weight(max(1, n), limit) for n in self._sizes_of(user).tolist()]
+        weights = self._by_size(lambda n: self.task.measure_weight(n, limit))[self._sizes_of(user)]
         return (self._summed(user, item, weights)[found],)
 
     def rows(self, found: Any) -> list[Any]:

@@ -264,7 +264,7 @@ def audit(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Attack a plan and compare the result with its certificate.
+    """Attack a plan with a bound and compare the result with its certificate.
 
     The attack gives a lower bound on delta. The attacked histograms are synthetic; none of your data is read. A
     delta below about 0.001 cannot be detected, so audit at a large delta, such as 0.05. Exit code 1 if the attack

@@ -160,7 +160,7 @@ def number_of_parts(session: Any, rows: Any) -> int:
     most = int(session.conf.get("spark.sql.shuffle.partitions"))
     if not hasattr(rows, "_jdf"):  # Spark Connect
         return most
-    cores = session.sparkContext.defaultParallelism
+    cores = int(session.sparkContext.defaultParallelism)
     # Very large if Spark does not know.
     size = int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
     return max(1, min(most, PARTS_OF_A_CORE * cores, max(cores, size // BYTES_OF_A_PART)))

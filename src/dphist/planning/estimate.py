@@ -43,6 +43,8 @@ _BASE, _BASE_BLIND, _OF_TASTE = 0.15, 0.25, 2.0
 _CUT, _MOST_CUT = 0.3, 0.06
 # The choice of the limit: error of the factor in parts of what the mean weight lacks to 1, and of scores.
 _FEAR, _SCORE = 0.35, 0.2
+# A release warns if this share of pairs is of users near the most items that count.
+_MANY: Final = 0.2
 # Typical relative errors of which a release warns: of noise in any case, of tastes with fewer items.
 _NOISY, _UNSURE, _FEW = 0.5, 0.1, 5
 
@@ -268,8 +270,9 @@ def estimate(evidence: Evidence) -> Estimates:
         weight, factor, reason = _unmeasured(e)
     else:
         weight, taste = _weights(e, e.measured)
-        factor = _factors(e, _sizes(e, e.measured), weight.value, taste)
-        reason = _reason(e, weight)
+        sizes = _sizes(e, e.measured)
+        factor = _factors(e, sizes, weight.value, taste)
+        reason = _reason(e, sizes, weight)
     value, error = weight.value * factor.value, weight.standard_error * factor.value
     variance = error**2 + (value * factor.standard_error / factor.value) ** 2
     if e.alone is not None:
@@ -300,10 +303,12 @@ def _unmeasured(e: Evidence) -> tuple[Column, Column, str | None]:
     return Column(weight, error), factor, "nothing was measured" if several.any() else None
 
 
-def _reason(e: Evidence, weight: Column) -> str | None:
+def _reason(e: Evidence, sizes: _Sizes, weight: Column) -> str | None:
     several = e.found_in != 0
     if not several.any():
         return None
+    if weight.value.size > e.most_items / 2 and sizes.share_above(e.most_items / 2) > _MANY:
+        return f"many users have more than {e.most_items} items, of which only so many count: counts are too low"
     error = float(np.median(weight.standard_error[several] / np.maximum(weight.value[several], 1.0)))
     if error > _NOISY:
         return "the noise is as large as the counts"

@@ -52,8 +52,8 @@ RoundsGoal = Literal["accuracy", "keys"]
 LEAST_DELTA: Final = 1e-100
 # Items of a user that count.
 MOST_ITEMS: Final = 256
-# By how much a user's weights may exceed those of the first round. Where the noise is small, weights that grow raise
-# the threshold more than they find: on real data 4 was better from about this epsilon on (benchmarks/rounds.py).
+# By how much a user's weights may exceed those of the first round. With little noise, weights that grow raise the
+# threshold more than they find: on real data 4 was better from this epsilon on.
 GROWTH: Final = 8
 GROWTH_OF_LITTLE_NOISE: Final = 4
 _LITTLE_NOISE: Final = 2.0

@@ -55,6 +55,7 @@ class ExpectedCounts:
         self._first: FloatArray | None = None
         self._sizes, self._users = np.array(self.population.sizes, dtype=np.float64).T
         self._kept = np.minimum(self._sizes, self.noise.most_items)
+        self._most = int(self._kept.max())
 
     @property
     def keeps(self) -> FloatArray:
@@ -85,23 +86,24 @@ class ExpectedCounts:
         self._left[gone] = False
 
     def round(self) -> IntArray:
-        listed = self._listed(np.flatnonzero(self._left))
-        weight = 1.0 / np.sqrt(listed)
+        left = np.flatnonzero(self._left)
         if self._first is None:
-            self._first = listed
+            self._first = self._mean(left, np.ones(self._sizes.size))
+            most = np.ones(self._sizes.size)
         else:
-            weight = np.minimum(weight, np.minimum(1.0, self.noise.growth / np.sqrt(self._first)))
-        return np.where(self._left, self._steps(self.several * weight * self._kept / self._sizes), 0)
+            most = np.minimum(1.0, self.noise.growth * self._first)
+        return np.where(self._left, self._weighted(self._mean(left, most)), 0)
 
     def sizes(self, found: IntArray, bounds: Sequence[int]) -> list[int]:
-        each, group = np.arange(1, bounds[-1] + 1), self.several
-        law = stats.binom.pmf(each[:, None], self._kept[group], self._pairs(found))
-        users = np.bincount(np.searchsorted(bounds, each), law @ self._users[group], len(bounds))
+        group = self.several
+        law = self._law(np.arange(1, self._most + 1), self._kept[group], self._pairs(found))
+        places = np.searchsorted(bounds, np.arange(1, self._most + 1))
+        users = np.bincount(places, law @ self._users[group], len(bounds))
         return [round(float(number)) for number in users]
 
     def measure(self, found: IntArray, limit: int) -> tuple[IntArray, ...]:
-        weight: FloatArray = np.minimum(1.0, np.sqrt(limit / self._listed(found)))
-        steps = self._steps(self.several * weight * self._kept / self._sizes)[found]
+        root = math.sqrt(limit)
+        steps = self._weighted(root * self._mean(found, np.full(self._sizes.size, 1.0 / root)))[found]
         # Nobody looks at sums.
         return steps, *(np.zeros_like(steps) for part in self.noise.sums for _ in range(part.columns))
 
@@ -111,12 +113,22 @@ class ExpectedCounts:
     def _pairs(self, items: IntArray) -> float:
         """The share of these items in all (user, item) pairs."""
         pairs = self.share * self.population.counts[self.place]
-        return float(pairs[items].sum() / pairs.sum())
+        return min(1.0, float(pairs[items].sum() / pairs.sum()))
 
-    def _listed(self, items: IntArray) -> FloatArray:
-        """How many of these items a user of each size has who has one of them."""
-        listed: FloatArray = 1.0 + (self._kept - 1.0) * self._pairs(items)
-        return listed
+    def _mean(self, items: IntArray, most: FloatArray) -> FloatArray:
+        """The mean of 1/sqrt(n), at most `most`; n of these items has a user of each size who has one of them."""
+        others = np.arange(self._most)
+        law = self._law(others, self._kept - 1.0, self._pairs(items))
+        weights: FloatArray = (np.minimum(1.0 / np.sqrt(1.0 + others)[:, None], most) * law).sum(axis=0)
+        return weights
+
+    def _law(self, number: IntArray, kept: FloatArray, share: float) -> FloatArray:
+        """The probability that so many of the kept items of a user are in a share of all pairs."""
+        return np.asarray(stats.binom.pmf(number[:, None], kept, share), dtype=np.float64)
+
+    def _weighted(self, weights: FloatArray) -> IntArray:
+        """The sum of these weights of users of each size, over the group of several."""
+        return self._steps(self.several * weights * self._kept / self._sizes)
 
     def _steps(self, of_user: FloatArray, lattice: int = 0) -> IntArray:
         """What all users add to each item, from what a user of each size adds on average."""
@@ -153,7 +165,7 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     real = np.repeat(np.arange(whole.size), whole)
     alone = None if found.alone is None else found.alone[real]
     items = Found(found.numbers[real], found.found_in[real], found.score[real], alone)
-    measured = _measured(plan, counted, items, found.numbers)
+    measured = _measured(plan, counted, found.numbers, real)
     estimates = estimate(evidence_of(plan, items, measured))
     at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
     searched = found.numbers[found.numbers >= fixed.size]
@@ -165,17 +177,17 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     return Forecast(passed, margin, counted.keeps, margins, findings)
 
 
-def _measured(plan: Plan, counted: ExpectedCounts, items: Found, numbers: IntArray) -> Measurement:
-    """The measurement of a forecast, whose items may stand for several."""
+def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntArray) -> Measurement:
+    """The measurement of a forecast: each of the `real` items is one of the found `numbers`, by its place."""
     noise, random = rounds_noise(plan), np.random.default_rng(0)
     users = counted.sizes(numbers, size_bounds(noise.most_items))
     limit = choose_limit(
-        np.array(users, dtype=np.float64), deviation=noise.sigma_sizes, sigma=noise.sigma, items=items.numbers.size
+        np.array(users, dtype=np.float64), deviation=noise.sigma_sizes, sigma=noise.sigma, items=real.size
     )
     sizes = tuple(number * noise.lattice for number in users)
     if limit == 0:
         return Measurement(sizes, 0)
-    steps = counted.measure(items.numbers, limit)[0]
+    steps = counted.measure(numbers, limit)[0][real]
     own = math.sqrt(noise.measure_noise(limit)[0]) / noise.lattice
     return Measurement(sizes, limit, steps / noise.lattice + random.normal(0.0, own, steps.size))
 
