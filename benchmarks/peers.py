@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
 import subprocess
 import sys
