@@ -16,7 +16,7 @@ import oracles_rounds as oracle
 from dphist.counting.task import Choice, Column, Events, RoundsTask
 from dphist.planning.rounds import plan_rounds
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, RoundsNoise
-from dphist.releasing.rounds import find_items, measure_items
+from dphist.releasing.rounds import Found, find_items, measure_items
 from dphist.sampling.tap import SeededTap
 
 Array = NDArray[np.int64]
@@ -163,6 +163,11 @@ def test_users_with_one_item_find_only_what_they_have(own: LaplaceNoise | Lattic
     assert set(made.gone[0]) == set(found.numbers)
 
 
+def found_first(numbers: Array) -> Found:
+    """Items that the first round found."""
+    return Found(numbers, np.ones(numbers.size, np.int8), np.full(numbers.size, 50.0), None)
+
+
 def test_sizes_and_measurement_have_their_noise() -> None:
     plan = plan_rounds(Budget(1.0, 1e-6))
     noise = plan.noise
@@ -170,10 +175,10 @@ def test_sizes_and_measurement_have_their_noise() -> None:
     numbers, sizes = np.arange(ITEMS), []
     for seed in range(40):
         made = counts(())
-        measured = measure_items(plan, made, numbers[:2], SeededTap(seed))
+        measured = measure_items(plan, made, found_first(numbers[:2]), SeededTap(seed))
         sizes += [size - USERS * noise.lattice for size in measured.sizes]
     assert np.mean(np.square(sizes)) == pytest.approx(float(noise.variance / noise.sizes), rel=0.4)
-    measured = measure_items(plan, counts(()), numbers, SeededTap(7))
+    measured = measure_items(plan, counts(()), found_first(numbers), SeededTap(7))
     assert measured.weights is not None
     draws = measured.weights * noise.lattice - 1000
     variance = float(noise.measure_noise(measured.limit)[0])

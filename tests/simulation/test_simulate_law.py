@@ -16,7 +16,7 @@ from dphist.errors import InvalidParameter
 from dphist.planning.utility import count_noise, moments_with_offset, release_probability
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.simulation.population import Population
-from dphist.simulation.predict import mix_totals, thin_counts, totals_of
+from dphist.simulation.predict import thin_counts, totals_of
 
 LAPLACE = LaplaceNoise(Fraction(3, 2), 7)
 GAUSSIAN = LatticeNoise(2, Fraction(40), Fraction(0), 21)
@@ -148,15 +148,6 @@ def test_shared_noise_moves_all_items_together() -> None:
     assert found.released == pytest.approx(mean, rel=1e-9)
     assert found.variance == pytest.approx(expected, rel=1e-6)
     assert found.variance > 2 * totals_of(plan_with(GAUSSIAN), everyone, cap=1).variance
-
-
-def test_one_of_several_plans_by_chance() -> None:
-    everyone = population([[1.0] * 12, [1.0] * 30])
-    parts = [totals_of(plan_with(noise), everyone) for noise in (LAPLACE, GAUSSIAN)]
-    found = mix_totals([(0.25, parts[0]), (0.75, parts[1])])
-    assert found.released == pytest.approx(0.25 * parts[0].released + 0.75 * parts[1].released)
-    between = 0.25 * 0.75 * (parts[0].released - parts[1].released) ** 2
-    assert found.variance == pytest.approx(0.25 * parts[0].variance + 0.75 * parts[1].variance + between)
 
 
 def test_what_has_no_threshold_or_cannot_be_drawn_is_refused() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import dphist
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.simulate import Prediction
@@ -34,26 +33,12 @@ class Log:
 
     def capped(self, cap: int, rng: np.random.Generator) -> Any:
         """Users per item if each user keeps at most `cap` items, at random."""
-        return self._summed(cap, rng, np.ones(cap + 1, dtype=np.int64))
-
-    def weighted(self, plan: dphist.Plan, rng: np.random.Generator) -> Any:
-        """The counts that the limit of a plan leaves: users per item, or with spread steps of the noise."""
-        if not plan.levels:
-            return self.capped(plan.contract.items, rng)
-        steps = np.zeros(plan.levels[-1].items + 1, dtype=np.int64)
-        for level in reversed(plan.levels):
-            steps[: level.items + 1] = level.weight
-        return self._summed(plan.levels[-1].items, rng, steps)
-
-    def _summed(self, cap: int, rng: np.random.Generator, steps: Any) -> Any:
-        """What users add to items, each keeping at most `cap`, by the number of items that the user keeps."""
         # Sorted by user and, within each, at random.
         order = np.argsort(self.users + rng.random(self.users.size))
         sizes = np.bincount(self.users)
         rank = np.arange(order.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         kept = order[rank < cap]
-        added = steps[np.minimum(sizes, cap)][self.users[kept]]
-        return np.bincount(self.items[kept], added, self.truth.size).astype(np.int64)
+        return np.bincount(self.items[kept], minlength=self.truth.size)
 
 
 def job(pairs: int = 60_000, users: int = 5_000, keys: int = 20_000, seed: int = 1) -> Log:
@@ -87,17 +72,15 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
     for _ in range(runs):
         counts, floor = truth, 0
         if one.kind == "top":
-            assert one.value is not None
             largest = np.sort(truth)[::-1]
             floor = int(largest[one.value]) if one.value < truth.size else 0
             counts = np.maximum(truth - floor, 0)
-        elif one.value is not None:
-            counts = log.weighted(one.plan, rng)
+        else:
+            counts = log.capped(one.value, rng)
         # The session subtracts the floor itself.
         found = begin(one.plan, tap, Cut(floor)).release(truth if one.kind == "top" else counts)
         error, true = found.values - truth[found.index], truth[found.index]
-        unit = one.plan.levels[0].weight if one.plan.levels else 1
-        kept = (counts / unit + (truth - counts if one.kind == "top" else 0))[found.index].sum()
+        kept = (truth if one.kind == "top" else counts)[found.index].sum()
         sums += [np.abs(error).sum(), (np.abs(error) / true).sum(), error.sum(), kept]
         numbers.append(found.index.size)
     total = max(1, sum(numbers))
