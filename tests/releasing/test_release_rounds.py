@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_to_expect_and_reads_nothing(tmp_path: Path) -> None
     words = ["release", "not-there.parquet", *BUDGET, "--goal", "keys", "--dry-run"]
     done = command(tmp_path, *words)
     assert done.code == 0, done.err
-    assert "Items are found in 4 rounds" in done.out
+    assert "Items are found in 5 rounds" in done.out
     assert "No event was read and nothing was released" in done.out
     data = command(tmp_path, *words, "--json").data
     assert data["request"]["goal"] == "keys"

@@ -84,7 +84,7 @@ def test_the_search_and_the_measurement_are_described() -> None:
     noise, findings, rounds = facts.plan.noise, release_of().findings, rounds_of(facts)
     assert isinstance(noise, RoundsNoise)
     assert findings is not None
-    assert [step.name for step in rounds.steps] == ["users with one item", *(f"round {n}" for n in range(1, 5))]
+    assert [step.name for step in rounds.steps] == ["users with one item", *(f"round {n}" for n in range(1, 6))]
     assert [step.items for step in rounds.steps] == list(findings.found[1:])
     assert sum(step.items for step in rounds.steps) == facts.rows.total
     assert [step.evidence for step in rounds.steps[1:]] == [limit / noise.lattice for limit in noise.limits]
@@ -97,7 +97,7 @@ def test_the_search_and_the_measurement_are_described() -> None:
         (estimates,) = caveats(facts.plan, facts.request, ("rounds",))
         for part in (
             estimates, f"with about {rounds.needed:,} users an item is found half of the time",
-            f"with a limit of {rounds.limit} items", f"{rounds.users[2]:,}", "users with one item", "round 4",
+            f"with a limit of {rounds.limit} items", f"{rounds.users[2]:,}", "users with one item", "round 5",
         ):  # fmt: skip
             assert part in text, (format, part)
         assert not re.search(r"estimate_|random \d+ of them|spread|predicted", text.partition("{")[0]), format
