@@ -17,8 +17,13 @@ The other algorithms are implemented from their papers, in floating point. No re
   so details may differ: weight above threshold + beta sigma goes back to users of up to `degree` items, at the
   largest discount for which one user still moves the weights by at most 1 (`reroute_share`); in two rounds the
   weights change by a factor of 0.5 to 2. Treat its rows as an estimate of what the algorithm can do.
+- Private Count Release: Rogers 2024, arXiv 2403.05073. Reconstructed from its description: items are found by
+  their count with Gumbel noise, until a noisy bound for all further items comes first, and then measured with
+  Gaussian noise. No limit on the items of a user is needed, as each released item has its part of the budget.
 - OpenDP 0.16.0 (make_gaussian_threshold; rho from its conversion at half of delta) and PipelineDP 0.3.1
   (post-aggregation thresholding): noise and threshold as these libraries compute them.
+
+The rows of dphist are those of `dphist.release` itself, with all of its spending.
 
 Rounds are composed as Gaussian mechanisms: the squares of sensitivity/sigma add up. "best" is the best of a small
 grid, in parentheses, chosen in hindsight from the true counts and for each column separately, which is impossible
@@ -30,7 +35,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import math
 import subprocess
 import sys
@@ -156,80 +160,6 @@ def release_keys(weights: Floats, sigma: float, threshold: float, generator: np.
     return Release((weights + generator.normal(0.0, sigma, weights.size) >= threshold) & (weights > 0))
 
 
-# dphist
-
-
-def dphist_cap(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap: int) -> Release:
-    """At most cap items per user, each with weight 1; sigma and threshold of the exact analysis."""
-    sigma = math.sqrt(cap) / gaussian_mu(epsilon, DELTA)
-    threshold = least_threshold(sigma, DELTA, [cap], np.ones_like)
-    kept = pairs.limited(cap)
-    return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
-
-
-def spread_threshold(squares: int, limit: int, sigma: float, delta: float) -> float:
-    return least_threshold(sigma, delta, range(squares, limit + 1), lambda n: np.sqrt(squares / n))
-
-
-def spread_weights(pairs: Pairs, squares: int) -> Floats:
-    return np.minimum(1.0, np.sqrt(squares / pairs.size()))
-
-
-def dphist_spread(
-    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int, limit: int
-) -> Release:
-    """At most `limit` items per user; n items weigh sqrt(squares/n) each if n exceeds `squares`."""
-    sigma = math.sqrt(squares) / gaussian_mu(epsilon, DELTA)
-    kept = pairs.limited(limit)
-    threshold = spread_threshold(squares, limit, sigma, DELTA)
-    return release_counts(kept, spread_weights(kept, squares), sigma, threshold, pairs.user.size, generator)
-
-
-def dphist_two_rounds(
-    pairs: Pairs,
-    epsilon: float,
-    generator: np.random.Generator,
-    *,
-    squares: int,
-    limit: int,
-    share: float,
-    cut: float,
-) -> Release:
-    """Spread twice: items found in the first round, and those far below the threshold, leave the users' lists.
-
-    The first round has `share` of the squared sensitivity/sigma. Items whose noisy weight is below `cut` standard
-    deviations leave the lists too. Half of delta is for the noise of both rounds, a quarter for each threshold.
-    """
-    mu = gaussian_mu(epsilon, DELTA / 2)
-    sigmas = [math.sqrt(squares) / (mu * math.sqrt(part)) for part in (share, 1 - share)]
-    thresholds = [spread_threshold(squares, limit, sigma, DELTA / 4) for sigma in sigmas]
-    first = pairs.limited(limit)
-    weights = spread_weights(first, squares)
-    counts = first.sum_by_item(weights)
-    noisy = counts + generator.normal(0.0, sigmas[0], pairs.items)
-    found = (noisy >= thresholds[0]) & (counts > 0)
-    remaining = pairs.without(found | (noisy < cut * sigmas[0]))
-    second = remaining.limited(limit)
-    after = release_counts(
-        second, spread_weights(second, squares), sigmas[1], thresholds[1], remaining.user.size, generator
-    )
-    assert after.estimate is not None
-    both = np.where(found, noisy * pairs.user.size / weights.sum(), after.estimate * after.correction)
-    return Release(found | after.found, both)
-
-
-def dphist_real(path: Path, pairs: Pairs, epsilon: float, goal: str) -> Release:
-    """`dphist release` itself, including the budget for choosing the limit."""
-    options: dict[str, Any] = {"max_items_per_user": "auto", "goal": goal}
-    table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=DELTA, **options).to_arrow()
-    names = pq.read_table(path, columns=["item"]).column("item").combine_chunks().dictionary_encode().dictionary
-    index = {name: place for place, name in enumerate(names.to_pylist())}
-    estimate = np.zeros(pairs.items)
-    for name, count in zip(table.column("item").to_pylist(), table.column("count").to_pylist(), strict=True):
-        estimate[index[name]] = count
-    return Release(estimate != 0, estimate)
-
-
 # Libraries
 
 
@@ -240,9 +170,12 @@ def opendp(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap:
     return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
 
 
+def largest_rho(epsilon: float, delta: float) -> float:
+    return float(brentq(lambda rho: delta_zcdp(rho=rho, epsilon=epsilon) / delta - 1, 1e-6, epsilon))
+
+
 def opendp_plan(epsilon: float, cap: int) -> tuple[float, int]:
-    rho = float(brentq(lambda rho: delta_zcdp(rho=rho, epsilon=epsilon) / (DELTA / 2) - 1, 1e-6, epsilon))
-    sigma = math.sqrt(cap / (2 * rho))
+    sigma = math.sqrt(cap / (2 * largest_rho(epsilon, DELTA / 2)))
     return sigma, math.ceil(least_threshold(sigma, DELTA / 2, [cap], np.ones_like))
 
 
@@ -255,6 +188,31 @@ def pipelinedp(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, 
 def pipelinedp_plan(epsilon: float, cap: int) -> tuple[float, float]:
     sigma = math.sqrt(cap) / gaussian_mu(epsilon, DELTA / 2)
     return sigma, least_threshold(sigma, DELTA / 2, [cap], np.ones_like)
+
+
+# Private Count Release
+
+
+def private_count_release(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, most: int, share: float
+) -> Release:
+    """At most `most` items in the order of their count with Gumbel noise, each found and measured at rho/most.
+
+    Gumbel noise of scale 1/e is an exponential mechanism of range e, which costs e^2/8 for each item; `share` of
+    rho pays for finding. The bound is that of the largest count after the 8 `most` largest, for half of delta.
+    """
+    rho, counts = largest_rho(epsilon, DELTA / 2), pairs.sum_by_item()
+    considered = min(8 * most, pairs.items - 1)
+    order = np.argsort(-counts)
+    rate = math.sqrt(8 * share * rho / (most + 1))
+    bound = counts[order[considered]] + 1 + math.log(considered / (DELTA / 2)) / rate
+    noisy = counts[order[:considered]] + generator.gumbel(0.0, 1 / rate, considered)
+    places = np.argsort(-noisy)[:most]
+    places = places[noisy[places] > bound + generator.gumbel(0.0, 1 / rate)]
+    found = np.zeros(pairs.items, dtype=np.bool_)
+    found[order[places]] = True
+    sigma = math.sqrt(most / (2 * (1 - share) * rho))
+    return Release(found, np.where(found, counts + generator.normal(0.0, sigma, pairs.items), 0.0))
 
 
 # Weighted Gaussian and Policy Gaussian
@@ -441,6 +399,26 @@ def mad_two_rounds(
     return Release(found | release_keys(second, sigmas[1], thresholds[1], generator).found)
 
 
+# dphist
+
+
+def dphist_release(path: Path, pairs: Pairs, epsilon: float, options: dict[str, Any]) -> Release:
+    table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=DELTA, **options).to_arrow()
+    names = pq.read_table(path, columns=["item"]).column("item").combine_chunks().dictionary_encode().dictionary
+    index = {name: place for place, name in enumerate(names.to_pylist())}
+    found = np.array([index[name] for name in table.column("item").to_pylist()], dtype=np.int64)
+    estimate, listed = np.zeros(pairs.items), np.zeros(pairs.items, dtype=np.bool_)
+    estimate[found], listed[found] = table.column("count").to_numpy(), True
+    cap = options.get("max_items_per_user", pairs.items)
+    return Release(listed, estimate, pairs.user.size / pairs.limited(cap).user.size)
+
+
+RELEASES: dict[str, tuple[dict[str, Any], ...]] = {
+    "dphist, best limit": tuple({"max_items_per_user": cap} for cap in CAPS),
+    "dphist": ({},),
+    "dphist, goal keys": ({"goal": "keys"},),
+}
+
 # The table
 
 
@@ -473,22 +451,10 @@ METHODS = (
     Method("MAD, best", mad, settings(limit=[100], degree=[10, 50, 100], beta=[1, 2])),
     Method("MAD2R, 10 % in the first round", mad_two_rounds, settings(limit=[100], share=[0.1], above=[3])),
     Method("MAD2R, best", mad_two_rounds, settings(limit=[100], share=[0.1, 0.2, 0.3], above=[1, 2, 3])),
-    Method("dphist, best cap", dphist_cap, settings(cap=CAPS)),
     Method(
-        "dphist, best spread",
-        dphist_spread,
-        tuple({"squares": m, "limit": n} for m, n in ((1, 64), (2, 32), (4, 64), (8, 128), (16, 256), (32, 512))),
-    ),
-    Method("dphist, spread, always (1, 256)", dphist_spread, settings(squares=[1], limit=[256])),
-    Method(
-        "dphist, spread in two rounds, best",
-        dphist_two_rounds,
-        settings(squares=[1, 4], limit=[64, 256], share=[0.2, 0.3], cut=[0, 1, 2]),
-    ),
-    Method(
-        "dphist, spread in two rounds, always (1, 256, 0.3, 1.5)",
-        dphist_two_rounds,
-        settings(squares=[1], limit=[256], share=[0.3], cut=[1.5]),
+        "Private Count Release, best",
+        private_count_release,
+        settings(most=[30, 100, 300, 1000, 3000], share=[0.2, 0.5]),
     ),
 )
 
@@ -555,16 +521,18 @@ def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> 
 
             cells += best_cells(len(method.settings), run_setting, names, runs)
         print(f"| {method.name} | " + " | ".join(cells) + " |", flush=True)
-    if "goal" in inspect.signature(dphist.release).parameters and users is None:
-        for goal in ("keys", "accuracy"):
-            cells = []
-            for epsilon in epsilons:
+    for name, choices in RELEASES.items() if users is None else ():
+        cells = []
+        for epsilon in epsilons:
 
-                def run_dphist(_choice: int, _run: int, epsilon: float = epsilon, goal: str = goal) -> Score:
-                    return score(dphist_real(path, pairs, epsilon, goal), truth)
+            def run_release(
+                choice: int, _run: int, choices: tuple[dict[str, Any], ...] = choices, epsilon: float = epsilon
+            ) -> Score:
+                return score(dphist_release(path, pairs, epsilon, choices[choice]), truth)
 
-                cells += best_cells(1, run_dphist, [""], runs)
-            print(f"| dphist, limit chosen for {goal} | " + " | ".join(cells) + " |", flush=True)
+            names = [str(value) for choice in choices for value in choice.values()]
+            cells += best_cells(len(choices), run_release, names, runs)
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dphist.privacy.paper import delta_gshm_exact
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import rivals
@@ -88,11 +86,14 @@ def test_noise_and_threshold_of_the_libraries() -> None:
     assert np.array(plans) == pytest.approx(np.array(measured), abs=0.1)
 
 
-@pytest.mark.parametrize("squares", [1, 10])
-def test_the_threshold_of_spread_is_private_at_every_weight(squares: int) -> None:
-    sigma = np.sqrt(squares) / rivals.gaussian_mu(1.0, rivals.DELTA)
-    threshold = rivals.spread_threshold(squares, 16 * squares, sigma, rivals.DELTA)
-    for items in (squares, 2 * squares, 7 * squares, 16 * squares):
-        weight = np.sqrt(squares / items)
-        delta = delta_gshm_exact(m=items, sigma=sigma / weight, tau=threshold / weight - 1, epsilon=1.0)
-        assert delta <= rivals.DELTA * (1 + 1e-6)
+def test_private_count_release_finds_large_counts_and_no_item_of_one_user() -> None:
+    generator = np.random.default_rng(4)
+    users = np.repeat(np.arange(4000), 2)
+    item = np.stack([np.arange(4000) % 20, np.arange(4000) + 20], axis=1).ravel()
+    pairs = rivals.Pairs(users, item, 4000, 4020)
+    found = rivals.private_count_release(pairs, 4.0, generator, most=30, share=0.5)
+    assert found.found[:20].all()
+    assert not found.found[20:].any()
+    assert found.estimate is not None
+    # sigma = sqrt(30/rho) at half of rho; ten deviations
+    assert np.abs(found.estimate[:20] - 200).max() < 10 * np.sqrt(30 / rivals.largest_rho(4.0, rivals.DELTA / 2))
