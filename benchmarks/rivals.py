@@ -409,8 +409,8 @@ def dphist_release(path: Path, pairs: Pairs, epsilon: float, options: dict[str, 
     found = np.array([index[name] for name in table.column("item").to_pylist()], dtype=np.int64)
     estimate, listed = np.zeros(pairs.items), np.zeros(pairs.items, dtype=np.bool_)
     estimate[found], listed[found] = table.column("count").to_numpy(), True
-    cap = options.get("max_items_per_user", pairs.items)
-    return Release(listed, estimate, pairs.user.size / pairs.limited(cap).user.size)
+    counted = pairs.limited(options.get("max_items_per_user", pairs.items)).user.size
+    return Release(listed, estimate, pairs.user.size / counted)
 
 
 RELEASES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -454,7 +454,7 @@ METHODS = (
     Method(
         "Private Count Release, best",
         private_count_release,
-        settings(most=[30, 100, 300, 1000, 3000], share=[0.2, 0.5]),
+        settings(most=[10, 20, 50, 100, 200, 300, 400, 600], share=[0.2, 0.5]),
     ),
 )
 
@@ -528,7 +528,7 @@ def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> 
             def run_release(
                 choice: int, _run: int, choices: tuple[dict[str, Any], ...] = choices, epsilon: float = epsilon
             ) -> Score:
-                return score(dphist_release(path, pairs, epsilon, choices[choice]), truth)
+                return score(dphist_release(path, orders[0], epsilon, choices[choice]), truth)
 
             names = [str(value) for choice in choices for value in choice.values()]
             cells += best_cells(len(choices), run_release, names, runs)
