@@ -254,7 +254,7 @@ def test_the_certificate_is_nearly_used() -> None:
     """Half of delta is found with an item of others; new items are found as often as their bound says."""
     plan = honest()
     assert 0.5 * plan.budget.delta < attacked(real, plan, shared_items(1), copies=400_000, batches=25)
-    # The bound holds for all cuts. High ones, at a delta that attacks can see, make half of the items leave in time.
+    # The bound holds for all cuts. At a delta that attacks can see, half of the items would leave in time.
     uncut = replace(plan, noise=replace(noise_of(plan), cuts=(0,) * (ROUNDS - 1)))
     event, runs, tap = event_of_rounds(noise_of(uncut)), 120_000, SeededTap(3)
     assert event == event_of_rounds(noise_of(plan))

@@ -169,4 +169,3 @@ def test_plans_of_large_counts_stay_finite() -> None:
     everyone = Population("test", counts, np.ones(4), sizes, lambda *_: (counts * 0.9, counts * 0.09))
     found = totals_of(plan, everyone, cap=4096)
     assert all(math.isfinite(value) for value in (found.released, found.error, found.distance, found.kept))
-    assert found.bands.sum() == pytest.approx(found.released)

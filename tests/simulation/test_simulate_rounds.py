@@ -19,10 +19,10 @@ from dphist.simulation.rounds import forecast, trial_in_rounds
 LAW = Zipf(1.0, 1000, 20_000, 5.0)
 
 
-def drawn() -> pa.Table:
+def drawn(exponent: float = 1.0) -> pa.Table:
     """Users draw items by weight until they have that many different ones."""
     random = np.random.default_rng(1)
-    weights = 1.0 / np.arange(1, LAW.items + 1)
+    weights = np.arange(1.0, LAW.items + 1) ** -exponent
     weights /= weights.sum()
     users, items = [], []
     for user, size in enumerate(random.geometric(1.0 / LAW.items_per_user, LAW.users).clip(max=100)):
@@ -60,6 +60,29 @@ def test_a_forecast_agrees_with_releases(goal: Literal["accuracy", "keys"]) -> N
     assert trial["expected"] == expected
     assert trial["released"] == pytest.approx(expected, rel=0.1)
     assert trial["within_margin"] > 0.9
+
+
+@pytest.mark.parametrize("exponent", [1.0, pytest.param(1.3, marks=pytest.mark.slow)])
+def test_the_default_is_simulated_like_limits(exponent: float) -> None:
+    """Items within 5 % of releases, the distance of their counts within 10 %; the default is better than a limit."""
+    table = drawn(exponent)
+    truth = dict(
+        zip(*np.unique(table.column("item").to_numpy(zero_copy_only=False), return_counts=True), strict=True)
+    )
+    found = dphist.simulate(table, user="user", item="item", epsilon=1, delta=1e-6, caps=[8], tops=[])
+    assert found.best.kind == "goal"
+    for one in found.candidates:
+        made = [
+            dphist.release(table, user="user", item="item", epsilon=1, delta=1e-6, seed=seed, **one.options)
+            for seed in range(8)
+        ]
+        assert float(np.mean([len(each) for each in made])) == pytest.approx(one.items, rel=0.05)
+        distances = []
+        for each in made:
+            rows = each.to_arrow()
+            counts = dict(zip(rows.column("item").to_pylist(), rows.column("count").to_pylist(), strict=True))
+            distances.append(sum(abs(counts.get(item, 0) - users) for item, users in truth.items()))
+        assert float(np.mean(distances)) / sum(truth.values()) == pytest.approx(one.distance, rel=0.1)
 
 
 def test_known_items_and_lists_are_always_released() -> None:

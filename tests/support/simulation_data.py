@@ -76,7 +76,7 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
             floor = int(largest[one.value]) if one.value < truth.size else 0
             counts = np.maximum(truth - floor, 0)
         else:
-            counts = log.capped(one.value, rng)
+            counts = log.capped(int(one.value), rng)
         # The session subtracts the floor itself.
         found = begin(one.plan, tap, Cut(floor)).release(truth if one.kind == "top" else counts)
         error, true = found.values - truth[found.index], truth[found.index]

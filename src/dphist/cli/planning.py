@@ -322,8 +322,8 @@ def simulate(
 ) -> None:
     """Predict the accuracy of many plans and recommend one. NOT PRIVATE: for public or synthetic data only.
 
-    Compares limits per user and top-k steps by the number of released items, the missing users, and the mean and
-    relative error. Run it on public data that is similar to yours, never on yours.
+    Compares the default, limits per user and top-k steps by the number of released items, the missing users, and
+    the mean and relative error. Run it on public data that is similar to yours, never on yours.
 
     \b
     Examples:
@@ -364,7 +364,4 @@ def _show_simulation(result: Simulation) -> None:
     cells = result.cells()
     best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
     print_table(result.columns, cells, bold=best)
-    if not result.hopeless:
-        write_out(f"\n{fill(result.bias_title)}\n\n")
-        print_table(result.bias_columns, result.bias_cells())
     write_out(f"\n{fill(privacy_sentence(result.budget))}\n\n{fill(result.recommendation(flags=True))}\n")

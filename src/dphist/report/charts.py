@@ -433,24 +433,28 @@ def _plan_chart(plan: Plan) -> Chart:
 
 
 def simulation_chart(simulation: Simulation) -> Chart:
-    """Items, missing share, errors and distance of all candidates by their limit m or k."""
-    kinds = {"cap": "m items per user", "top": "the k largest"}
+    """Items, missing share, errors and distance of all candidates by their limit m or k.
+
+    Those without a limit are level lines.
+    """
+    kinds = {"cap": "m items per user", "top": "the k largest", "goal": "no limit"}
+    limits = [one.value for one in simulation.candidates if isinstance(one.value, int)] or [1]
 
     def panel(name: str, title: str) -> Chart:
         rows = [
-            {"label": kinds[candidate.kind], "x": candidate.value, "y": getattr(candidate, name)}
-            for candidate in simulation.candidates
-            if getattr(candidate, name) is not None
+            {"label": kinds[one.kind], "x": x, "y": y, "line": one.name if one.kind == "goal" else one.kind}
+            for one in simulation.candidates
+            if (y := getattr(one, name)) is not None
+            for x in ([one.value] if isinstance(one.value, int) else sorted({min(limits), max(limits)}))
         ]
-        bounds = [row["x"] for row in rows]
-        x = _log_axis("x", "m or k", bounds, [min(bounds), max(*bounds, min(bounds) + 1)])
+        x = _log_axis("x", "m or k", limits, [min(limits), max(*limits, min(limits) + 1)])
         y = _number("y", title=None, axis={"format": ".0%"} if name == "missing" else {"labelExpr": _TICKS})
         positive = [row["y"] for row in rows if row["y"] > 0.0]
         if name == "mean_error" and positive:
             y = _log_axis("y", None, positive)
         styles = _styles(list(kinds.values()), *_STYLES, orient="bottom", direction="horizontal")
         layers = [
-            _layer({"type": "line", "strokeWidth": 2}, rows, x=x, y=y, **styles),
+            _layer({"type": "line", "strokeWidth": 2}, rows, x=x, y=y, **styles, detail=_name("line")),
             _layer({**_DOT, "size": 45}, rows, x=x, y=y, color=styles["color"]),
         ]
         return Chart(name, title, "", {"layer": layers, "width": 250, "height": _HEIGHT})

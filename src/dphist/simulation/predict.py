@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -73,18 +73,15 @@ _SURE: Final = 9.0
 # In squared steps: from here on, sums over the lattice are integrals to four digits.
 _FINE: Final = 1000
 _CHUNK: Final = 1 << 14
-BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
     """Expected values, summed over items.
 
-    `released` items, with the weight of the pairs `kept` in them; the sums of their `error`, of their `distance`
-    from the truth and of that `relative` to it; `missed`, the true users of items that are not released. An
-    estimate is the count times a factor, `factor` for rare items; `estimate` is the sum of the estimates'
-    distances. By true count: the released items (`bands`), and the sum of their estimates' relative errors
-    (`estimate_errors`).
+    `released` items, with the `variance` of their number and the pairs `kept` in them; the sums of their `error`,
+    of their `distance` from the truth and of that `relative` to it; `missed`, the true users of items that are not
+    released.
     """
 
     released: float
@@ -94,50 +91,35 @@ class Totals:
     distance: float
     relative: float
     missed: float
-    factor: float
-    estimate: float
-    bands: FloatArray
-    estimate_errors: FloatArray
 
     def plus(self, other: Totals) -> Totals:
-        """With those of other items, which have the same factor."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in _FIELDS}
-        return Totals(**{**sums, "factor": self.factor})
-
-
-_FIELDS: Final = tuple(Totals.__dataclass_fields__)
+        """With those of other items."""
+        return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Items(NamedTuple):
-    """Groups of items: true counts, numbers of items, mean and variance under the limit, factors of estimates."""
+    """Groups of items: true counts, numbers of items, mean and variance under the limit."""
 
     truth: FloatArray
     number: FloatArray
     mean: FloatArray
     variance: FloatArray
-    factors: FloatArray
 
     def take(self, places: Any) -> Items:
         return Items(*(column[places] for column in self))
 
 
 def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> Totals:
-    """What a plan releases of a population, with each user limited to `cap` random items.
-
-    Estimates multiply counts by the factor that makes the sum of all counts right.
-    """
+    """What a plan releases of a population, with each user limited to `cap` random items."""
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else cap)
-    total, left = float(truth @ population.number), float(mean @ population.number)
-    factor = max(1.0, total / left) if left > 0.0 else 1.0
-    every = Items(truth, population.number, mean, variance, np.full(mean.size, factor))
+    every = Items(truth, population.number, mean, variance)
     # All users are missed, until something is released.
-    none = np.zeros(len(BANDS))
-    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, factor, 0.0, none, none)
+    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(truth @ population.number))
     law = count_noise(plan.noise)
     uncertain = rest = every.take(truth - floor > max(0.0, (law.least - law.tails.reach) / law.steps))
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
@@ -149,7 +131,7 @@ def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> 
         part = rest.take(slice(start, start + _CHUNK))
         if plan.releases_offset:
             passed = moments_with_offset(plan.noise, part.truth - floor)
-            totals = totals.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
+            totals = totals.plus(sum_over_items(passed, passed.probability * part.truth, part))
         else:
             totals = totals.plus(_totals_of_cap(plan, part))
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
@@ -165,15 +147,9 @@ def _totals_of_cap(plan: Plan, items: Items) -> Totals:
     def over(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(law.place, weight * values, items.truth.size), dtype=np.float64)
 
-    def against(target: FloatArray) -> Passed:
-        passed = noise.moments_if_passed(law.left, target[law.place])
-        return Passed(over(passed.probability), over(passed.error), over(passed.distance))
-
-    counts = against(items.truth)
-    estimates = counts if (items.factors == 1.0).all() else against(items.truth / items.factors)
-    return _sum_over_items(
-        counts, estimates, over(noise.tails.above(noise.first(law.left)).mass * law.left), items
-    )
+    passed = noise.moments_if_passed(law.left, items.truth[law.place])
+    counts = Passed(over(passed.probability), over(passed.error), over(passed.distance))
+    return sum_over_items(counts, over(noise.tails.above(noise.first(law.left)).mass * law.left), items)
 
 
 def _normal(plan: Plan, items: Items) -> Totals:
@@ -182,7 +158,7 @@ def _normal(plan: Plan, items: Items) -> Totals:
     With S of mean m and variance s^2, of which v is due to the limit, and u = (t - m)/s:
     Pr[S > t] = Q(u), E[S - m; S > t] = s phi(u), and the kept part of S has mean m Q(u) + v/s phi(u).
     """
-    law, mean = count_noise(plan.noise), items.mean
+    law, mean, truth = count_noise(plan.noise), items.mean, items.truth
     # Between the last count that does not pass and the first that does.
     threshold = (law.least - 0.5) / law.steps
     spread = np.sqrt(items.variance + plan.total_noise**2)
@@ -193,19 +169,15 @@ def _normal(plan: Plan, items: Items) -> Totals:
 
     probability, density = above(threshold)
 
-    def against(target: FloatArray) -> Passed:
-        error = (mean - target) * probability + spread * density
-        beyond, at = above(target)
-        over = (mean - target) * beyond + spread * at
-        # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the target.
-        return Passed(probability, error, np.where(target < threshold, error, 2.0 * over - error))
-
-    kept = mean * probability + items.variance / spread * density
-    return _sum_over_items(against(items.truth), against(items.truth / items.factors), kept, items)
+    error = (mean - truth) * probability + spread * density
+    beyond, at = above(truth)
+    over = (mean - truth) * beyond + spread * at
+    # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the truth.
+    passed = Passed(probability, error, np.where(truth < threshold, error, 2.0 * over - error))
+    return sum_over_items(passed, mean * probability + items.variance / spread * density, items)
 
 
-def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
-    """Sums over items; `estimates` are compared with the truth over the factors, in units of counts."""
+def sum_over_items(counts: Passed, kept: FloatArray, items: Items) -> Totals:
     probability, truth, number = counts.probability, items.truth, items.number
     return Totals(
         released=float(probability @ number),
@@ -215,22 +187,7 @@ def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: 
         distance=float(counts.distance @ number),
         relative=float((counts.distance / truth) @ number),
         missed=-float((probability * truth) @ number),
-        factor=1.0,
-        estimate=float((items.factors * estimates.distance) @ number),
-        bands=_by_band(truth, probability * number),
-        estimate_errors=_by_band(truth, items.factors * estimates.error / truth * number),
     )
-
-
-def in_bands(population: Population) -> list[tuple[int, int]]:
-    """The least count and the number of items of each band of true counts."""
-    items = _by_band(population.counts, population.number).astype(int).tolist()
-    return list(zip(BANDS, items, strict=True))
-
-
-def _by_band(counts: FloatArray, values: FloatArray) -> FloatArray:
-    band = np.searchsorted(np.array(BANDS), counts, side="right") - 1
-    return np.asarray(np.bincount(band, values, len(BANDS)), dtype=np.float64)
 
 
 def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> float:

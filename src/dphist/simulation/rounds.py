@@ -12,8 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import stats
 
+from dphist.errors import InvalidParameter
 from dphist.planning.estimate import choose_limit, estimate, size_bounds
-from dphist.planning.utility import count_decimals, rounded
+from dphist.planning.utility import Passed, count_decimals, rounded
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.document import Findings
@@ -28,12 +29,16 @@ from dphist.releasing.rounds import (
 )
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population
-from dphist.simulation.predict import SHOWN
+from dphist.simulation.predict import SHOWN, Items, Totals, sum_over_items
 
 # Draws for the items of a forecast: more for each item if there are few different counts.
 _DRAWS: Final = 1 << 17
 _MOST_DRAWS: Final = 256
 _LEVEL: Final = 0.95
+# Releases with more items are not forecast: each takes 500 bytes.
+_MOST_RELEASED: Final = 1 << 18
+# The errors of all counts share that of the measurement, so several forecasts are averaged.
+_FORECASTS: Final = 8
 
 
 @dataclass
@@ -139,18 +144,25 @@ class ExpectedCounts:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """By group of items: the probability of release, the margin of a count (nan if none is released), and how many
-    users keep an item. `margins` (95 %) and `findings` are of the released items.
+    """By group of items: the probability of release, the margin of a count (nan if none is released), how many
+    users keep an item, and the mean error and distance from the truth of a count. `margins` (95 %) and `findings`
+    are of the released items.
     """
 
     chance: FloatArray
     margin: FloatArray
     kept: FloatArray
+    error: FloatArray
+    distance: FloatArray
     margins: FloatArray
     findings: Findings
 
 
-def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
+class TooLarge(InvalidParameter):
+    """More items would be released than can be forecast."""
+
+
+def forecast(plan: Plan, population: Population, known: int = 0, seed: int = 0) -> Forecast:
     """What a plan of rounds releases of a population whose `known` most common items are known in advance."""
     noise, groups = rounds_noise(plan), population.counts.size
     sure = population.number if noise.listed else population.first(known).number
@@ -159,32 +171,52 @@ def forecast(plan: Plan, population: Population, known: int = 0) -> Forecast:
     place = np.concatenate((fixed, np.repeat(open_, draws)))
     share = np.concatenate((sure[fixed], np.repeat((population.number - sure)[open_] / draws, draws)))
     counted = ExpectedCounts(population, noise, place, share, np.arange(place.size) < fixed.size)
-    found = find_items(noise, counted, SeededTap(0))
+    found = find_items(noise, counted, SeededTap(seed))
     # Estimates need whole items.
     whole = np.diff(np.floor(np.cumsum(share[found.numbers]) + 0.5), prepend=0.0).astype(np.int64)
+    if whole.sum() > _MOST_RELEASED:
+        raise TooLarge(f"a release of more than {_MOST_RELEASED:,} items cannot be forecast: use fewer users")
     real = np.repeat(np.arange(whole.size), whole)
     alone = None if found.alone is None else found.alone[real]
     items = Found(found.numbers[real], found.found_in[real], found.score[real], alone)
-    measured = _measured(plan, counted, found.numbers, real)
+    measured = _measured(plan, counted, found.numbers, real, seed)
     estimates = estimate(evidence_of(plan, items, measured))
     at, margins = counted.place[items.numbers], estimates.margin(_LEVEL)
     searched = found.numbers[found.numbers >= fixed.size]
     chance = np.bincount(place[searched], minlength=groups) / draws
-    with np.errstate(invalid="ignore"):
-        margin = np.bincount(at, margins, groups) / np.bincount(at, minlength=groups)
+    errors = estimates.count - population.counts[at]
+
+    def mean(values: FloatArray) -> FloatArray:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.bincount(at, values, groups) / np.bincount(at, minlength=groups))
+
     findings = findings_of(plan, items, measured, estimates)
     passed = (sure + chance * (population.number - sure)) / population.number
-    return Forecast(passed, margin, counted.keeps, margins, findings)
+    return Forecast(passed, mean(margins), counted.keeps, mean(errors), mean(np.abs(errors)), margins, findings)
 
 
-def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntArray) -> Measurement:
+def totals_in_rounds(plan: Plan, population: Population) -> Totals:
+    """What a plan of rounds releases of a population, summed over items. Raises `TooLarge`."""
+    counts, number = population.counts, population.number
+    seeds = range(max(1, min(_FORECASTS, _FORECASTS * _DRAWS // (8 * counts.size))))
+    ahead = [forecast(plan, population, seed=seed) for seed in seeds]
+    chance = np.mean([one.chance for one in ahead], axis=0)
+    # Where no item was drawn, none is released.
+    error = np.mean([one.chance * np.nan_to_num(one.error) for one in ahead], axis=0)
+    distance = np.mean([one.chance * np.nan_to_num(one.distance) for one in ahead], axis=0)
+    keeps = ahead[0].kept
+    items = Items(counts, number, keeps, np.zeros_like(keeps))
+    none = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(counts @ number))
+    return none.plus(sum_over_items(Passed(chance, error, distance), chance * keeps, items))
+
+
+def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntArray, seed: int) -> Measurement:
     """The measurement of a forecast: each of the `real` items is one of the found `numbers`, by its place."""
-    noise, random = rounds_noise(plan), np.random.default_rng(0)
-    users = counted.sizes(numbers, size_bounds(noise.most_items))
-    limit = choose_limit(
-        np.array(users, dtype=np.float64), deviation=noise.sigma_sizes, sigma=noise.sigma, items=real.size
-    )
-    sizes = tuple(number * noise.lattice for number in users)
+    noise, random = rounds_noise(plan), np.random.default_rng(seed)
+    true = np.array(counted.sizes(numbers, size_bounds(noise.most_items)), dtype=np.float64)
+    users = true + random.normal(0.0, noise.sigma_sizes, true.size)
+    limit = choose_limit(users, deviation=noise.sigma_sizes, sigma=noise.sigma, items=real.size)
+    sizes = tuple(np.rint(users * noise.lattice).astype(int).tolist())
     if limit == 0:
         return Measurement(sizes, 0)
     steps = counted.measure(numbers, limit)[0][real]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.rounds import RoundsGoal
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
-from dphist.simulation.predict import BANDS, Totals, in_bands, totals_of
+from dphist.simulation.predict import Totals, totals_of
+from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
 Goal = Literal["counts", "keys", "mass"]
-# A limit on the items of a user, or a top-k step.
-Kind = Literal["cap", "top"]
+# A release in rounds with one of its goals, a limit on the items of a user, or a top-k step.
+Kind = Literal["goal", "cap", "top"]
 DEFAULT_CAPS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
 # In expected items: means need `_SOME`, tables show nothing below `_SHOWN`, which they round to 0.0, and below
@@ -26,10 +29,7 @@ DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
 _SOME: Final = 1e-3
 _SHOWN: Final = 0.05
 _HARDLY_ANY: Final = 0.5
-_NUMBERS: Final = (
-    "items", "items_deviation", "missing", "mean_error", "relative_error", "bias", "distance", "correction",
-    "estimate_distance",
-)  # fmt: skip
+_NUMBERS: Final = ("items", "items_deviation", "missing", "mean_error", "relative_error", "bias", "distance")
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,13 +40,11 @@ class Prediction:
     item) pairs that are not in released counts, because their item is not released or the limit drops them.
     `mean_error` and `relative_error`: the mean distance of a released count from the true one, including the
     effect of the limit. `bias`: the mean of released minus true. `distance`: the sum of |count - true| over all
-    items (count 0 if not released) over the sum of all counts. `estimate_distance`: the same for estimates, which
-    are counts times `correction`. `bands`: by true count, the least count, the released items, and their mean
-    (estimate - true)/true.
+    items (count 0 if not released) over the sum of all counts.
     """
 
     kind: Kind
-    value: int
+    value: int | str
     plan: Plan
     items: float
     items_deviation: float
@@ -55,14 +53,11 @@ class Prediction:
     relative_error: float | None
     bias: float | None
     distance: float
-    correction: float
-    estimate_distance: float
-    bands: tuple[tuple[int, float, float | None], ...]
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of `dphist.release` that make this candidate."""
-        return {"top" if self.kind == "top" else "max_items_per_user": self.value}
+        return {_OPTIONS[self.kind]: self.value}
 
     @property
     def name(self) -> str:
@@ -83,20 +78,22 @@ class Prediction:
             "notice": NOTICE,
             "option": self.flags,
             "mechanism": self.plan.mechanism,
-            "total_noise": self.plan.total_noise,
-            "threshold": self.plan.threshold,
+            # In rounds, counts differ in their noise, and weights are compared with limits.
+            "total_noise": None if self.kind == "goal" else self.plan.total_noise,
+            "threshold": None if self.kind == "goal" else self.plan.threshold,
             **{name: getattr(self, name) for name in _NUMBERS},
-            "items_by_true_count": [
-                dict(zip(("from", "items", "estimate_bias"), band, strict=True)) for band in self.bands
-            ],
         }
 
 
-def make_prediction(kind: Kind, value: int, plan: Plan, totals: Totals, population: Population) -> Prediction:
+_OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "cap": "max_items_per_user", "top": "top"}
+
+
+def make_prediction(
+    kind: Kind, value: int | str, plan: Plan, totals: Totals, population: Population
+) -> Prediction:
     """From sums to means, which are None if less than a thousandth of an item is expected."""
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
-    bands = zip(BANDS, totals.bands.tolist(), totals.estimate_errors.tolist(), strict=True)
     return Prediction(
         kind=kind,
         value=value,
@@ -108,16 +105,16 @@ def make_prediction(kind: Kind, value: int, plan: Plan, totals: Totals, populati
         relative_error=totals.relative / released if some else None,
         bias=totals.error / released if some else None,
         distance=(totals.missed + totals.distance) / pairs,
-        correction=totals.factor,
-        estimate_distance=(totals.missed + totals.estimate) / pairs,
-        bands=tuple((low, items, error / items if items >= _SOME else None) for low, items, error in bands),
     )
 
 
-def predict(budget: Budget, population: Population, kind: Kind, value: int) -> Prediction:
-    chosen: dict[str, Any] = {"top" if kind == "top" else "max_items_per_user": value}
+def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
+    chosen: dict[str, Any] = {_OPTIONS[kind]: value}
     plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
-    totals = totals_of(plan, population, cap=None if kind == "top" else value)
+    if kind == "goal":
+        totals = totals_in_rounds(plan, population)
+    else:
+        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
     return make_prediction(kind, value, plan, totals, population)
 
 
@@ -133,6 +130,7 @@ _WANTED: Final = {
     "mass": "its counts miss the fewest users",
 }
 _KINDS: Final[dict[Kind, str]] = {
+    "goal": "the default, without a limit",
     "cap": "the best limit",
     "top": "the best top-k step",
 }
@@ -150,9 +148,7 @@ class Simulation:
     private: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = (
         "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
-        "estimate",
     )  # fmt: skip
-    bias_columns: ClassVar[tuple[str, ...]] = ("true count from", "items", "released", "bias of estimates")
 
     @property
     def best(self) -> Prediction:
@@ -215,27 +211,12 @@ class Simulation:
 
     def table(self) -> list[dict[str, Any]]:
         """One row per candidate, for `pandas.DataFrame`."""
-        hidden = ("private", "items_by_true_count", "caps")
         rows = [{**candidate.to_dict(), "option": candidate.name} for candidate in self.candidates]
-        return [{key: value for key, value in row.items() if key not in hidden} for row in rows]
+        return [{key: value for key, value in row.items() if key != "private"} for row in rows]
 
     def cells(self) -> list[tuple[str, ...]]:
         best = None if self.hopeless else self.best
         return [_cells(candidate, star=candidate is best) for candidate in self.candidates]
-
-    @property
-    def bias_title(self) -> str:
-        return (
-            f"Estimates of the best candidate ({self.best.correction:.4g} * count): mean of "
-            "(estimate - true)/true over the released items, by true count"
-        )
-
-    def bias_cells(self) -> list[tuple[str, ...]]:
-        return [
-            (f"{low:,}", f"{items:,}", f"{released:,.1f}", "-" if bias is None else f"{bias:+.1%}")
-            for (low, items), (_, released, bias) in zip(in_bands(self.population), self.best.bands, strict=True)
-            if items and released >= _SHOWN
-        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `dphist simulate --json`."""
@@ -246,7 +227,6 @@ class Simulation:
             "population": {
                 "name": data.label, "users": data.users, "items": data.items, "pairs": data.pairs,
                 "most_items_of_a_user": data.largest, "largest_count": int(data.counts.max()),
-                "items_by_true_count": [{"from": low, "items": items} for low, items in in_bands(data)],
             },
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
@@ -254,7 +234,7 @@ class Simulation:
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "recommended": {
                 "option": None if self.hopeless else self.best.flags,
-                **{kind: getattr(self.best_of(kind), "value", None) for kind in ("cap", "top")},
+                **{kind: getattr(self.best_of(kind), "value", None) for kind in _KINDS},
                 "reason": self.recommendation(flags=True),
             },
         }  # fmt: skip
@@ -263,8 +243,7 @@ class Simulation:
         return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"
 
     def __str__(self) -> str:
-        bias = [] if self.hopeless else [self.bias_title, text_grid(self.bias_columns, self.bias_cells()), ""]
-        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", *bias, self.reason])
+        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.reason])
 
     def _repr_html_(self) -> str:
         return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
@@ -273,10 +252,11 @@ class Simulation:
 def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
     # Errors of items that are hardly ever released are meaningless.
     none = candidate.mean_error is None or candidate.items < _SHOWN
+    noise, threshold = candidate.plan.total_noise, candidate.plan.threshold
+    plan = ("-", "-") if candidate.kind == "goal" else (f"{noise:,.1f}", f"{threshold:,.1f}")
     return (
         f"{candidate.kind} {candidate.value}" + (" *" if star else ""),
-        f"{candidate.plan.total_noise:,.1f}",
-        f"{candidate.plan.threshold:,.1f}",
+        *plan,
         f"{candidate.items:,.1f}",
         f"{candidate.items_deviation:,.1f}",
         f"{candidate.missing:.1%}",
@@ -284,7 +264,6 @@ def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
         "-" if none or candidate.relative_error is None else f"{candidate.relative_error:.2%}",
         "-" if none or candidate.bias is None else f"{candidate.bias:+,.2f}",
         f"{candidate.distance:.4f}",
-        f"{candidate.estimate_distance:.4f}",
     )
 
 
@@ -303,9 +282,9 @@ def simulate(
 
     `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
     `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent, items, users)
-    or (exponent, items, users, mean items per user). Candidates are limits (`caps`) and `tops`
-    (an empty list for none). The recommendation is for the `goal`: accurate `counts`, many `keys`, or little
-    missing `mass`.
+    or (exponent, items, users, mean items per user). Candidates are the default with both of its goals, limits
+    (`caps`) and `tops` (an empty list for none). The recommendation is for the `goal`: accurate `counts`, many
+    `keys`, or little missing `mass`.
 
     >>> import dphist
     >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
@@ -326,10 +305,11 @@ def simulate(
         population = zipf_from(zipf).population()
     limits = default_caps(population.largest) if given_caps is None else given_caps
     steps = [top for top in DEFAULT_TOPS if top < population.items] if given_tops is None else given_tops
-    candidates = [
-        *(predict(budget, population, "cap", limit) for limit in limits),
-        *(predict(budget, population, "top", top) for top in steps),
-    ]
+    candidates = []
+    with suppress(TooLarge):
+        candidates += [predict(budget, population, "goal", one) for one in get_args(RoundsGoal)]
+    candidates += [predict(budget, population, "cap", limit) for limit in limits]
+    candidates += [predict(budget, population, "top", top) for top in steps]
     if not candidates:
         raise InvalidParameter("there is no candidate: give --caps or --tops")
     return Simulation(population, budget, wanted, tuple(candidates))
