@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("item", "epsilon", "delta", "written to")
 _DATASET: Final = "events"
-_NOT_PLD: Final = (
-    "a session cannot use the accounting 'pld': it requires that all releases are fixed before the first result "
-    "is seen, and in a session later releases may depend on earlier results"
-)
 
 
 def _remove_folder(folder: str, owner: int) -> None:
@@ -65,8 +61,6 @@ class Session:
             raise InvalidParameter("ledger and dataset go together: a ledger has a budget for each dataset")
         if (epsilon is None) != (delta is None):
             raise InvalidParameter("epsilon and delta go together: they are the total budget of all releases")
-        if accounting == "pld":
-            raise InvalidParameter(_NOT_PLD)
         self._given = {"input": input, "user": user, **options}
         if ledger is None or dataset is None:
             if epsilon is None or delta is None:
@@ -81,8 +75,6 @@ class Session:
         else:
             self._ledger = self._init(epsilon, delta, AUTO if accounting is None else accounting)
         account = self.account
-        if account.accounting == "pld":
-            raise InvalidParameter(_NOT_PLD)
         # The first booking has replaced "auto" by the accounting it chose.
         if accounting not in (None, account.accounting, *([AUTO] if account.by_first else [])):
             raise InvalidParameter(

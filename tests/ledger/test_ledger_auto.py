@@ -139,17 +139,9 @@ def test_a_composer_of_another_total_is_refused(tmp_path: Path) -> None:
     assert ledger.account("log").bookings == ()
 
 
-def test_profiles_cannot_be_chosen_by_the_first_booking(tmp_path: Path) -> None:
-    """They are valid only if all releases are fixed before the first result is seen."""
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
-    with pytest.raises(InvalidParameter, match="has the accounting 'auto', not 'pld'"):
-        ledger.book("log", Spend(1, 1e-7), composer_for("pld", THREE))
-    assert ledger.account("log").bookings == ()
-
-
 def test_choosing_the_second_release_by_the_first_result_stays_within_the_total() -> None:
     laplace: dict[str, Any] = {"max_items_per_user": 1, "mechanism": "laplace"}
-    # The worst of these pairs spends nearly twice the total, and would fit by its profile.
+    # The worst of these pairs spends nearly twice the total.
     seconds = [
         dphist.plan(epsilon=1.2, delta=1e-12, **laplace), dphist.plan(epsilon=0.01, delta=9.9e-7, **laplace),
         dphist.plan(epsilon=0.9, delta=1e-7, **laplace), dphist.plan(epsilon=0.3, delta=1e-8, **laplace),

@@ -1,8 +1,9 @@
-"""How spends add up: by exact sums, by privacy profiles, and by zero-concentrated differential privacy."""
+"""How spends add up: by exact sums, by squared moves, and by zero-concentrated differential privacy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,10 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 import dphist
-from dphist.accounting import Profile, zcdp_of_plan
+from dphist.accounting import to_pld, zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
-from dphist.ledger.accounts import (
-    Account,
-    Booking,
-    FilterComposer,
-    ProfileComposer,
-    composer_for,
-    limits_of,
-)
+from dphist.ledger.accounts import Account, Booking, FilterComposer, composer_for, limits_of
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.spending import spend_of
 from oracles_gdp import gaussian_delta_of_move, pure_squared
@@ -40,39 +34,42 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_composer_of_another_accounting_is_refused(path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="'log' has the accounting 'sum', not 'pld'"):
-        Ledger.open(path).book("log", Spend(0.1, 1e-6), ProfileComposer())
+    with pytest.raises(InvalidParameter, match="'log' has the accounting 'sum', not 'zcdp'"):
+        Ledger.open(path).book("log", Spend(0.1, 1e-6), composer_for("zcdp", Budget(0.3, 1e-5)))
 
 
-def test_profiles_are_composed_in_groups_and_nan_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[tuple[Any, int]]] = []
-    answers = [1e-7, 1e-6, math.nan, math.nan, 1e-7]
+def test_nan_is_refused(path: Path) -> None:
+    class Broken(SumComposer):
+        def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
+            return math.nan * super().total_delta(spends, epsilon)
 
-    def total(pairs: list[tuple[Any, int]], epsilon: float) -> float:
-        assert epsilon == 3.0
-        asked.append(pairs)
-        return answers.pop(0)
+    ledger = Ledger.open(path)
+    with pytest.raises(OverBudget):
+        ledger.book("log", Spend(0.1, 1e-6), Broken())
+    assert ledger.account("log").bookings == ()
 
-    class Named(str):
-        def delta(self, _epsilon: float) -> float:
-            return 1e-7
 
-    monkeypatch.setattr("dphist.accounting.composition.total_delta", total)
-    monkeypatch.setattr(Profile, "from_dict", lambda data: Named(data["s"]))
-    monkeypatch.setattr(Profile, "of_budget", lambda *_: Named("none"))
-    composer = ProfileComposer()
-    ledger = Ledger.init(tmp_path / "p", "log", epsilon=3, delta=1e-6, accounting="pld")
-    ledger.book("log", Spend(1, 1e-7, {"s": "5"}), composer)
-    ledger.book("log", Spend(1, 1e-7, {"s": "5"}, {"another": "document"}), composer)
-    with pytest.raises(OverBudget, match=r"would be nan; remaining: .* of the delta 1e-06 at epsilon 3\.0"):
-        ledger.book("log", Spend(1, 1e-7), composer)
-    assert asked[:3] == [[("5", 1)], [("5", 2)], [("5", 2), ("none", 1)]]
-    assert composer.total_delta([], 3.0) == 0.0
-    # A profile above its own budget is refused.
-    with pytest.raises(InvalidParameter, match="exceeds its delta"):
-        ledger.book("log", Spend(1, 1e-8, {"s": "5"}), composer)
+def test_a_ledger_with_the_removed_accounting_of_profiles_is_refused(path: Path) -> None:
+    """Also a ledger that has other datasets, before anything is read from it or booked in it."""
+    ledger = Ledger.open(path)
+    with ledger._writing(ledger.accounts()) as page:
+        page.append("dataset", "old", {"epsilon": 3.0, "delta": 1e-6, "accounting": "pld"})
+    reason = (
+        f"the ledger {path} cannot be used: its dataset 'old' has the accounting 'pld', which was removed. Create "
+        "a new ledger, with totals reduced by what was spent in this one"
+    )
+    actions: list[Callable[[], Any]] = [
+        lambda: Ledger.open(path),
+        lambda: ledger.account("log"),
+        lambda: ledger.book("log", Spend(0.1, 1e-6), SUM),
+        lambda: Ledger.init(path, "new", epsilon=1, delta=1e-6),
+    ]
+    before = path.read_bytes()
+    for act in actions:
+        with pytest.raises(LedgerError) as refused:
+            act()
+        assert str(refused.value) == reason
+    assert path.read_bytes() == before
 
 
 NUMBERS = st.floats(1e-12, 2.0) | st.decimals("0.01", "1", places=2).map(float)
@@ -118,48 +115,6 @@ def as_booking(spend: Spend) -> Booking:
 def test_how_many_more_fit(path: Path, share: float, expected: int) -> None:
     account = Ledger.open(path).account("log")
     assert account.more_that_fit(Spend(share, 1e-9), SUM) == expected
-
-
-@pytest.fixture(scope="module")
-def release() -> Spend:
-    plan = dphist.plan(epsilon=1, delta=1e-7, max_items_per_user=20)
-    return spend_of(plan, "pld")
-
-
-def test_more_releases_fit_by_their_profiles(tmp_path: Path, release: Spend) -> None:
-    pld = composer_for("pld", Budget(3, 1e-6))
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
-    account = ledger.account("log")
-    assert account.more_that_fit(Spend(1, 1e-7), pld) == 3
-    most = account.more_that_fit(release, pld)
-    assert most > 5
-    for _ in range(most):
-        ledger.book("log", release, pld)
-    with pytest.raises(OverBudget, match=r"delta at epsilon 3\.0 would be .*; remaining: .* of the delta"):
-        ledger.book("log", release, pld)
-    left = ledger.account("log").left(pld)
-    assert 0.0 < left["delta_spent"] <= 1e-6
-    # A smaller one still fits.
-    epsilon = ledger.account("log").largest_epsilon(1e-8, pld)
-    if epsilon:
-        ledger.book("log", Spend(epsilon, 1e-8), pld)
-
-
-def test_one_release_can_use_the_whole_total(tmp_path: Path, release: Spend) -> None:
-    """Although its profile, composed alone, lies slightly above its budget."""
-    pld = composer_for("pld", Budget(3, 1e-6))
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=1, delta=1e-7, accounting="pld")
-    assert ledger.account("log").largest_epsilon(1e-7, pld) == 1.0
-    assert ledger.book("log", release, pld).number == 3
-    with pytest.raises(OverBudget):
-        ledger.book("log", Spend(1e-6, 1e-12), pld)
-
-
-def test_an_invalid_profile_is_refused(tmp_path: Path) -> None:
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
-    with pytest.raises(InvalidParameter, match="this is not a dphist-profile"):
-        ledger.book("log", Spend(1, 1e-7, {"format": "another"}), composer_for("pld", Budget(3, 1e-6)))
-    assert ledger.account("log").bookings == ()
 
 
 # Zero-concentrated differential privacy: two limits, however the releases are chosen.
@@ -287,7 +242,7 @@ def worst_of(first: Plan, seconds: list[Plan]) -> float:
 
 
 def test_choosing_the_second_release_by_the_first_result(tmp_path: Path) -> None:
-    """Profiles alone would allow nearly twice the total; zcdp, gdp and sum do not."""
+    """Composing profiles would allow nearly twice the total; zcdp, gdp and sum do not."""
     first = dphist.plan(epsilon=2.0, delta=1e-7, public_items=1)
     laplace: dict[str, Any] = {"max_items_per_user": 1, "mechanism": "laplace"}
     seconds = [
@@ -295,13 +250,14 @@ def test_choosing_the_second_release_by_the_first_result(tmp_path: Path) -> None
     ]  # fmt: skip
     assert worst_of(first, seconds) > 1.5 * TOTAL.delta
     fits = {}
-    for accounting in ("pld", "zcdp", "gdp", "sum"):
+    profiles = [to_pld(first).compose(to_pld(plan)).get_delta_for_epsilon(3.0) <= TOTAL.delta for plan in seconds]
+    assert profiles == [True, True], "each fits, and the worse one would be chosen"
+    for accounting in ("zcdp", "gdp", "sum"):
         composer = composer_for(accounting, TOTAL)
         fits[accounting] = [
             composer.total_delta([spend_of(first, accounting), spend_of(plan, accounting)], 3.0) <= TOTAL.delta
             for plan in seconds
         ]
-    assert fits["pld"] == [True, True], "each fits, and the worse one would be chosen"
     assert not any(fits["zcdp"] + fits["gdp"] + fits["sum"])
 
 

@@ -79,10 +79,10 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "NOT PRIVATE: a simulation",
         "items released",
         "is verified",
-        "Releases together",
+        "Session with a total",
     ):
         assert text in shown
-    assert "2 releases together" in shown
+    assert "remaining: about 3 more releases" in shown
     assert len(outputs(notebook, "image/svg+xml")) == 2
     assert not [o for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 import dphist
-from dphist.accounting import compose, plan_many
 from dphist.ledger import Ledger
 from dphist.releasing.verify import Verification
 
@@ -65,8 +64,6 @@ def test_every_result_is_a_plain_table(tmp_path: Path) -> None:
         dphist.compare(**bounds),
         dphist.compare_sums(**bounds, sums=[(0, 5), (0, 9)]),
         dphist.certify(epsilon=1, sigma=30, tau=165, max_items_per_user=50),
-        compose((plan, 3)),
-        plan_many([{"public_items": 3}, {"public_items": 5}], epsilon=1, delta=1e-3),
         Verification("out.csv", ("fine & good",), (), False, None),
         dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4]),
         accounts,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from flint import arb
@@ -18,7 +18,7 @@ from dphist.planning.compare import delta_at
 from dphist.privacy import balls
 from dphist.privacy.balls import rational
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import Budget, LaplaceNoise, Plan
+from dphist.privacy.types import LaplaceNoise, Plan
 
 # For more items, the profile of Laplace noise is almost that of randomised response at m/scale.
 MOST_ITEMS: Final = 512
@@ -64,7 +64,6 @@ def _binomial_divergence(changed: int, rate: arb, epsilon: arb) -> arb:
     return total
 
 
-PROFILE_FORMAT: Final = "dphist-profile/1"
 INTERVAL: Final = 1e-4
 # e^epsilon must be a double; beyond, the last delta holds.
 LARGEST_KNOT: Final = 700.0
@@ -124,16 +123,6 @@ class Profile:
             raise InvalidParameter(f"a profile needs a point at an epsilon of at most {LARGEST_KNOT:g}")
         return cls(tuple(e for e, _ in chain), tuple(d for _, d in chain), interval)
 
-    @classmethod
-    def of_budget(cls, epsilon: float, delta: float) -> Profile:
-        """The worst profile of an (epsilon, delta)-private mechanism.
-
-        Guarantee: an upper bound, attained by randomised response that reveals everything with probability delta.
-        Source: Kairouz, Oh and Viswanath 2015; here the chord between the point and its mirror image.
-        """
-        budget = Budget(epsilon, delta)
-        return cls((budget.epsilon,), (budget.delta,))
-
     @property
     def infinite(self) -> float:
         """The delta that remains at any epsilon."""
@@ -174,25 +163,6 @@ class Profile:
             return np.concatenate([-away[::-1], [0.0], away]), mass * (1.0 + _HAIR)
         mass = np.concatenate([corners[::-1], corners * np.exp(losses)])
         return np.concatenate([-losses[::-1], losses]), mass * (1.0 + _HAIR)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, exact in JSON."""
-        return {
-            "format": PROFILE_FORMAT,
-            "interval": self.interval,
-            "epsilons": list(self.epsilons),
-            "deltas": list(self.deltas),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Profile:
-        """From `to_dict`; raises `InvalidParameter` for anything else."""
-        if not isinstance(data, dict) or data.get("format") != PROFILE_FORMAT:
-            raise InvalidParameter(f"this is not a {PROFILE_FORMAT}")
-        try:
-            return cls(tuple(data["epsilons"]), tuple(data["deltas"]), data["interval"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidParameter(f"this profile is damaged: {error}") from None
 
 
 def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:

@@ -41,13 +41,12 @@ Expect = Annotated[
     ),
 ]
 Accounting = Annotated[
-    Literal["auto", "gdp", "zcdp", "pld", "sum"],
+    Literal["auto", "gdp", "zcdp", "sum"],
     typer.Option(
         "--accounting",
         help="How releases add up. gdp: tight for Gaussian noise. zcdp: also for Laplace noise. sum: epsilons and "
-        "deltas are added. With these, later releases may depend on earlier results. auto: whichever of them fits "
-        "most releases like the first one. pld: valid only if all releases are fixed before the first result is "
-        "seen.",
+        "deltas are added. auto: whichever of them fits most releases like the first one. Later releases may "
+        "depend on earlier results.",
     ),
 ]
 
@@ -230,7 +229,7 @@ def _releases_that_fit(account: Account) -> str:
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total
-    week = None if account.accounting == "pld" else weekly_budget(account)
+    week = weekly_budget(account)
     choices = [f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"]
     if account.accounting in LOSSES:
         choices = []

@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.privacy.types import Budget
 
-if TYPE_CHECKING:
-    from dphist.accounting import Profile
-
 # The first booking fixes which of `BY_FIRST` it is, before any noise is drawn.
 AUTO: Final = "auto"
 BY_FIRST: Final = ("gdp", "zcdp", "sum")
-ACCOUNTINGS: Final = (AUTO, "gdp", "zcdp", "pld", "sum")
+ACCOUNTINGS: Final = (AUTO, *BY_FIRST)
 # The share of delta that gdp and zcdp reserve for counts that pass a threshold; the rest converts mu or rho.
 HALF: Final = 0.5
 # Releases are counted up to this number, which limits the work of a composer.
 MOST_COUNTED: Final = 1000
-# Profiles lie slightly above the exact one.
-_NEAR: Final = 1.01
 # Gives an epsilon within a thousandth of the total.
 _HALVINGS: Final = 10
 # The first estimate of the largest epsilon is nearly always right, and planning takes up to a second.
@@ -247,46 +241,9 @@ class FilterComposer:
         return min(gaussian, spend.epsilon * math.sqrt(growth))
 
 
-class ProfileComposer:
-    """Composes privacy profiles: valid if all releases were fixed before the first result was seen."""
-
-    accounting: Final = "pld"
-
-    def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """The composed delta, or the sum of the deltas if it is smaller. Both are valid.
-
-        With the sum a single release can use the whole total, which rounding in the composition would prevent.
-        """
-        from dphist.accounting.composition import total_delta
-
-        if not spends:
-            return 0.0
-        # Composing equal spends as one that occurs several times is much faster.
-        keys = [canonical([spend.epsilon, spend.delta, spend.profile]) for spend in spends]
-        counts, different = Counter(keys), dict(zip(keys, spends, strict=True))
-        pairs = [(profile_of(spend), counts[key]) for key, spend in different.items()]
-        composed, added = total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
-        # This comparison keeps NaN, which is refused later.
-        return added if composed >= added else composed
-
-
-def profile_of(spend: Spend) -> Profile:
-    """The profile of a spend; raises if it contradicts the epsilon and delta of the spend."""
-    from dphist.accounting import Profile
-
-    if spend.profile is None:
-        return Profile.of_budget(spend.epsilon, spend.delta)
-    profile = Profile.from_dict(spend.profile)
-    if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
-        raise InvalidParameter("the profile of a spend exceeds its delta at its epsilon")
-    return profile
-
-
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
     """The composer for an accounting; `share` is for gdp and zcdp, see `limits_of`."""
-    if accounting in LOSSES:
-        return FilterComposer(accounting, total, share)
-    return SumComposer() if accounting == "sum" else ProfileComposer()
+    return SumComposer() if accounting == "sum" else FilterComposer(accounting, total, share)
 
 
 # The spend of a release with another epsilon.
@@ -445,15 +402,12 @@ class Account:
 
         `spend_at`, the spend of the same release with another epsilon, is for the message.
         """
-        together = self.delta_with([spend], composer)
         # Refuses NaN too.
-        if not together <= self.total.delta:
-            reason = f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
-            if composer.accounting == "pld":
-                reason = f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
+        if not self.delta_with([spend], composer) <= self.total.delta:
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
-                f"{reason}; remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
+                f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}; "
+                f"remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
             )
 
     def left(self, composer: Composer) -> dict[str, float]:
@@ -483,13 +437,8 @@ class Account:
         spend_at: SpendAt | None = None,
     ) -> str:
         """What remains, in words: in releases like this one, or like the last booking."""
-        total = self.total
         if not self.bookings and spend is None:
-            return repr(Remaining(0, total.epsilon, total.delta, ""))
-        if composer.accounting == "pld":
-            # Counting releases would compose them again and again.
-            unspent = max(0.0, total.delta - self.left(composer)["delta_spent"])
-            return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
+            return repr(Remaining(0, self.total.epsilon, self.total.delta, ""))
         return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:

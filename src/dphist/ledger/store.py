@@ -90,6 +90,10 @@ class Damage(Exception):
     """What is wrong with the entries of a ledger."""
 
 
+class RemovedAccounting(Exception):
+    """The name of a dataset with the accounting pld, of an earlier version."""
+
+
 class Entry(NamedTuple):
     """A row of the ledger; `body` is canonical JSON, `previous` the hash of the entry before."""
 
@@ -376,6 +380,8 @@ def _accounts_of(chain: Chain) -> Accounts:
             elif entry.kind == "dataset":
                 if entry.dataset in datasets:
                     raise ValueError
+                if body["accounting"] == "pld":
+                    raise RemovedAccounting(entry.dataset)
                 total, name = Budget(body["epsilon"], body["delta"]), _checked_name(entry.dataset)
                 datasets[name] = Account(name, total, _checked_accounting(body["accounting"]))
                 bookings[name] = {}
@@ -750,6 +756,11 @@ class Ledger:
             accounts = _accounts_of(chain)
         except Damage as damage:
             raise LedgerError(f"the ledger {self.path} is damaged: {damage}") from None
+        except RemovedAccounting as dataset:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be used: its dataset {str(dataset)!r} has the accounting 'pld', "
+                "which was removed. Create a new ledger, with totals reduced by what was spent in this one"
+            ) from None
         self._seen = (chain.number, chain.hash)
         return accounts
 

@@ -320,14 +320,14 @@ def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: flo
     return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
 
 
-def public_plan(budget: Budget, contract: Contract, sums: SumShares = NO_SUMS, *, may_share: bool = True) -> Plan:
+def public_plan(budget: Budget, contract: Contract, sums: SumShares) -> Plan:
     """The plan with the least noise for a public list of `max_nonzero` items.
 
     Shared noise helps if a user may have a large part of the list.
     """
     calibration = Calibration(Exact(extra=sums.extra), budget, contract)
     alone = calibration.best(math.inf, "noise")
-    quietest = tune_gamma(calibration, "noise") if may_share else alone
+    quietest = tune_gamma(calibration, "noise")
     if 0.0 < quietest.sigma_shared < LEAST_SHARED:
         quietest = alone  # too little shared noise for a lattice
     lattice = lattice_and_variances(quietest, budget, contract, sums=sums)

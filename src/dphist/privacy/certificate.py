@@ -7,7 +7,6 @@ top-k steps with an offset, public lists, Laplace, rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
@@ -28,7 +27,6 @@ from dphist.privacy.exact import (
     worst_changed,
 )
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
-from dphist.privacy.numerics import fraction_up
 from dphist.privacy.rounds import certify_rounds
 from dphist.privacy.types import (
     AnyNoise,
@@ -48,8 +46,6 @@ CERTIFICATE_GAP: Final = 2e-6
 _DOUBLE_ERROR: Final = 1e-11
 # Relative error of the lower bound, which is computed in doubles.
 _LOWER_ERROR: Final = 1e-7
-# Deltas down to this size keep many digits.
-_SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
 
 
@@ -295,38 +291,3 @@ def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) ->
         if stop and worst > goal:
             return math.inf
     return worst
-
-
-def delta_profile_upper(noise: AnyNoise, contract: Contract, *, epsilon: float) -> float:
-    """Certified upper bound of delta of a plan at any epsilon, also a negative one.
-
-        1 - e^x + e^x delta(-x)     for x = epsilon < 0
-
-    Laplace noise has a certificate from m/scale on. Below that the bound is the chord in e^x between -m/scale and
-    m/scale: delta0 + (1 - delta0) (e^(m/scale) - e^x)/(1 + e^(m/scale)), which holds for every
-    (m/scale, delta0)-private release.
-
-    Guarantee: an upper bound in ball arithmetic of the hockey-stick divergence of neighbours, in both directions.
-    Valid for: any finite epsilon.
-    Source: beyond the paper; for Laplace noise Kairouz, Oh and Viswanath 2015.
-    """
-    if epsilon < 0.0:
-        return at_any_epsilon(lambda x: delta_profile_upper(noise, contract, epsilon=x), epsilon)
-    if isinstance(noise, LaplaceNoise):
-        pure = fraction_up(contract.items / noise.scale)  # from here on, only new counts contribute to delta
-        if epsilon < pure:
-            least = certify_noise(noise, contract, epsilon=pure).delta
-            with balls.precision(bits_for(least)):
-                most = arb(pure).exp()
-                return min(1.0, balls.upper(least + (1 - arb(least)) * (most - arb(epsilon).exp()) / (1 + most)))
-    return certify_noise(noise, contract, epsilon=epsilon).delta
-
-
-def at_any_epsilon(delta: Callable[[float], float], epsilon: float) -> float:
-    """Extend an upper bound of delta, valid for epsilon >= 0 in both directions, to negative epsilon."""
-    bound = delta(abs(epsilon))
-    if epsilon >= 0.0:
-        return bound
-    with balls.precision(128):
-        low = arb(epsilon).exp()
-        return min(1.0, balls.upper(1 - low + low * arb(bound)))

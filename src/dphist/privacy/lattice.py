@@ -243,13 +243,6 @@ class SumTerms:
         return Combination(variance, shift, unit, factor * (moved * self._excess).exp())
 
 
-def change_of_one(noise: LatticeNoise) -> Combination:
-    """The combination of draws for one changed count and its sums, without shared noise."""
-    variance = rational(noise.variance)
-    counts = Combination(variance, noise.lattice, noise.lattice, upper_factor([variance / 2], 1))
-    return SumTerms(noise).with_sums(counts, 1)
-
-
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
 

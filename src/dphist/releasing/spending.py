@@ -54,16 +54,11 @@ if TYPE_CHECKING:
 
 def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
     """The cost of a release in an accounting."""
-    from dphist.accounting import profile_of_plan
-
     profile: dict[str, Any] | None = None
     if accounting == "gdp":
         profile = _gdp_cost(planned)
     elif accounting == "zcdp":
         profile = _zcdp_cost(planned)
-    elif accounting == "pld":
-        # Twice as fast as the finest profile, and epsilon of ten releases is only 0.1 % larger.
-        profile = profile_of_plan(planned, excess=5e-3).to_dict()
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
