@@ -64,7 +64,7 @@ def test_a_forecast_agrees_with_releases(goal: Literal["accuracy", "keys"]) -> N
 
 @pytest.mark.parametrize("exponent", [1.0, pytest.param(1.3, marks=pytest.mark.slow)])
 def test_the_default_is_simulated_like_limits(exponent: float) -> None:
-    """Items within 5 % of releases, the distance of their counts within 10 %; the default is better than a limit."""
+    """Items within 5 % of releases, distances within 10 %; the default is better than a limit."""
     table = drawn(exponent)
     truth = dict(
         zip(*np.unique(table.column("item").to_numpy(zero_copy_only=False), return_counts=True), strict=True)
