@@ -240,6 +240,15 @@ FAIL_ON_A_ROW = [
     "regexp_replace(query, '', '" + 20 * "x" + "', 'g')",
     "array_to_string(string_split(query, ''), '" + 99 * "," + "')",
     "bin(hex(bin(query)))", "concat_ws(" + 20 * "query, " + "query)",
+    "CAST(ARRAY[" + 20 * "query, " + "query] AS VARCHAR)",
+    # Each row of 8 KB would take hours.
+    "len(list_filter(string_split(query, ''), lambda c: levenshtein(query, '" + 99 * "x" + "') > 3))",
+    "len(filter(string_split(query, ''), lambda c: len(filter(string_split(query, ''), lambda d: c = d)) > 1))",
+    *(path % step for step in ("$..[*]..[*]", "$.**", "x..y") for path in (
+        "CAST(json_extract(query, '%s') AS VARCHAR)", "json_exists(query, '%s')", "query->>'%s'", "query->'%s'",
+        "json_value(query, '$.a' || '%s')",
+    )),
+    "json_extract(query, [" + 20 * "'$', " + "'$'])", "json_extract_string(query, query)", "query->query",
 ]  # fmt: skip
 
 

@@ -189,7 +189,8 @@ def test_invalid_conditions(engine: Factory, condition: str) -> None:
 
 DUCKDB_CONDITIONS = {
     '"a\'b""" > 2': {"c": 1}, '"user" BETWEEN 2 AND 3': {"b": 1, "c": 1}, "list_contains(['a'], item)": {"a": 1},
-    "len(list_filter([1, 5], lambda y: y > 3)) = 1 AND n = 'x'": {"b": 1},
+    """'{"y": [1, 5]}'->>'$.y[1]' = '5' AND n = 'x'""": {"b": 1},
+    """CAST('{"y": 1}'->'$.y' AS INT) = 1 AND n = 'x'""": {"b": 1},
 }  # fmt: skip
 SPARK_CONDITIONS = {
     "`a'b\"` > 2": {"c": 1}, "`user` BETWEEN 2 AND 3": {"b": 1, "c": 1},

@@ -76,15 +76,13 @@ SPECIAL: dict[str, tuple[str, list[str]]] = {
     "try_strptime": ("try_strptime(a0, '%Y-%m-%d')", ["VARCHAR"]),
     "to_json": ("to_json(a0)", ["DATE"]),
     "cardinality": ("cardinality(a0)", ["MAP(VARCHAR, INTEGER)"]),
-    "list_filter": ("list_filter(a0, lambda x: CAST(x AS INTEGER) > 1)", ["VARCHAR[]"]),
-    "array_filter": ("array_filter(a0, lambda x: x * x > 2)", ["BIGINT[]"]),
-    "filter": ("filter(a0, lambda x: x + 1 > 2)", ["BIGINT[]"]),
 }
 CONSTANTS = {
     "timezone": ["'UTC'", "'America/New_York'", "'Mars/Phobos'", "''", "NULL"],
     "time_bucket": ["INTERVAL 1 DAY", "INTERVAL 1 MONTH", "INTERVAL 0 DAY", "INTERVAL -1 HOUR", "NULL"],
     "array_length": ["1", "2", "0"], "array_to_string": ["','", "''"], "lpad": ["0", "5", "-1"],
     "rpad": ["0", "5", "-1"], "printf": ["'%s'", "'%02d'", "'%d %s'"], "format": ["'{}'", "'{:>5}'", "'{:d}'"],
+    "json": ["'$.a'", "'$.*'", "'a'", "'/a/0'", "0", "-1"],
     "levenshtein": ["'abd'", "''"], "replace": ["''", "'x'"], "regexp_replace": ["''", r"'\1x'", "'g'"],
 }  # fmt: skip
 UNITS = [
@@ -178,11 +176,12 @@ def all_escapes(connection: Any, thorough: bool) -> list[str]:
     for called, forms in signatures(connection, frozenset(CONSTANT_ARGUMENTS)).items():
         places = CONSTANT_ARGUMENTS[called]
         for types in forms:
-            constants = CONSTANTS.get(called, UNITS if thorough else UNITS[:4])
+            like = "json" if called == "->>" or called.startswith("json_") else called
+            constants = CONSTANTS.get(like, UNITS if thorough else UNITS[:4])
             for chosen, constant in product(choices_of(types, thorough), constants):
                 given = [constant if k in places else f"a{k}" for k in range(len(chosen))]
                 others = [kind for k, kind in enumerate(chosen) if k not in places]
-                text = f"{called}({', '.join(given)})"
+                text = f"{name(called)}({', '.join(given)})"
                 for new, old in enumerate(k for k in range(len(chosen)) if k not in places):
                     text = text.replace(f"a{old}", f"a{new}")
                 found.append(escaped(connection, text, others, thorough))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -16,15 +17,16 @@ from hypothesis import strategies as st
 import dphist
 import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
+from dphist.planning import planner
 from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
-from dphist.planning.optimum import on_lattice
+from dphist.planning.optimum import lattice_and_variances, on_lattice
 from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import release_probability
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
-from dphist.privacy.types import ANALYSES, Budget, Contract, LatticeNoise, Noise
+from dphist.privacy.types import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise
 from dphist.releasing.document import certificate_of
 from scheduling import crossed, examples
 
@@ -381,3 +383,31 @@ def test_noise_half_a_per_cent_above_delta_is_not_accepted() -> None:
     above = Budget(0.5, drawn.certificate.delta / 1.005)
     with pytest.raises(NotPrivate):
         pytest.fail(f"accepted above its delta: {certificate_of(drawn.noise, contract, above)}")
+
+
+def test_a_public_list_with_slightly_less_noise_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search proposes noise whose delta is within the budget; what it proposes is compared all the same."""
+    budget, contract = Budget(0.5, 1e-5), Contract(5, 5)
+    proposed = lattice_and_variances
+
+    def reduce(noise: Any) -> Any:
+        variance, shared = noise.variance * 9999 / 10000, noise.variance_shared * 9999 / 10000
+        return replace(noise, variance=variance, variance_shared=shared)
+
+    ratio = certify_noise(reduce(planner.public_plan(budget, contract).noise), contract, epsilon=0.5).delta / 1e-5
+    assert 1.0001 < ratio < 1.01
+    monkeypatch.setattr(planner, "lattice_and_variances", lambda *given, **more: reduce(proposed(*given, **more)))
+    with pytest.raises(NoPlan):
+        pytest.fail(f"accepted above its delta: {planner.public_plan(budget, contract)}")
+
+
+def test_a_laplace_threshold_slightly_too_low_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scale of 400, one less raises delta by a quarter of a per cent."""
+    budget, contract = Budget(0.0025, 1e-5), Contract(None, 1)
+    expected = planner.laplace_plan(budget, contract).noise
+    assert isinstance(expected, LaplaceNoise)
+    below = certify_noise(replace(expected, limit=expected.limit - 1), contract, epsilon=0.0025).delta
+    assert 1e-5 < below < 1.004e-5
+    monkeypatch.setattr(planner, "tau_laplace", lambda **_: expected.limit - 1)
+    found = planner.laplace_plan(budget, contract)
+    assert found.noise == expected, f"accepted at {found.certificate.delta / budget.delta} times its delta"

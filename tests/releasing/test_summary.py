@@ -213,7 +213,11 @@ def test_a_full_release_does_not_blame_the_threshold() -> None:
     """As many items as it may have: no other option but a larger K would give more."""
     for options in ({"top": 4}, {"max_nonzero": 5}):
         assert "passed the threshold" not in few(EIGHT, **options), options
-    assert "smaller top" in few({"a": 900, "b": 3}, top=4)
+    # A larger one subtracts a smaller count.
+    near = {"a": 302, "b": 301, "c": 300, "d": 2}
+    assert "\n3 items released\n" in few(near, top=3)
+    assert "To get more: a larger or a smaller top, data" in " ".join(few(near, top=2).split())
+    assert "To get more: a larger top, data" in " ".join(few(near, top=1).split())
     assert "smaller top" not in few({"a": 900, "b": 3}, max_nonzero=5)
 
 

@@ -28,7 +28,7 @@ _FORMS: Final = frozenset({
     "LAMBDA", "OPERATOR", "TYPE",
 })  # fmt: skip
 _FUNCTION_NAMES: Final = """
-    + - * / // % ** ^ & | << >> ~ @ || ->> ~~ !~~ ~~* !~~* ~~~ ^@
+    + - * / // % ** ^ & | << >> ~ @ || ~~ !~~ ~~* !~~* ~~~ ^@
     ascii base64 bin bit_length char_length character_length chr concat concat_ws contains
     decode encode ends_with format_bytes from_base64 from_hex hamming hash hex instr jaccard jaro_similarity
     jaro_winkler_similarity lcase left left_grapheme len length length_grapheme lower ltrim md5
@@ -46,13 +46,12 @@ _FUNCTION_NAMES: Final = """
     make_date make_time microsecond millennium millisecond minute month monthname quarter second strftime strptime
     to_centuries to_days to_decades to_hours to_microseconds to_millennia to_milliseconds to_minutes to_months
     to_quarters to_seconds to_timestamp to_weeks to_years try_strptime year
-    array_concat array_contains array_extract array_filter array_has array_has_all array_has_any array_slice
-    cardinality element_at filter flatten list_avg list_cat list_concat list_contains list_count list_element
-    list_extract list_filter list_first list_has list_has_all list_has_any list_indexof list_last list_max list_min
+    array_concat array_contains array_extract array_has array_has_all array_has_any array_slice
+    cardinality element_at flatten list_avg list_cat list_concat list_contains list_count list_element
+    list_extract list_first list_has list_has_all list_has_any list_indexof list_last list_max list_min
     list_pack list_position list_reverse_sort list_slice list_sort list_sum list_unique list_value map_contains
     map_extract map_extract_value map_keys map_values row struct_extract struct_pack
-    json_array json_array_length json_contains json_exists json_extract json_extract_path json_extract_path_text
-    json_extract_string json_keys json_object json_structure json_type json_valid json_value to_json
+    json_array json_contains json_object json_structure json_valid to_json
 """
 FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
 # Functions that can fail, exhaust memory or take long because of these arguments or the types of the others: the
@@ -64,6 +63,9 @@ CONSTANT_ARGUMENTS: Final = {
     "timezone": (0,), "time_bucket": (0, 2, 3), "array_length": (1,), "array_to_string": (1,),
     "lpad": (1,), "rpad": (1,), "printf": (0,), "format": (0,), "replace": (2,), "regexp_replace": (2, 3),
     "levenshtein": (1,),
+    "->>": (1,), "json_array_length": (1,), "json_exists": (1,), "json_extract": (1,), "json_extract_path": (1,),
+    "json_extract_path_text": (1,), "json_extract_string": (1,), "json_keys": (1,), "json_type": (1,),
+    "json_value": (1,),
 }  # fmt: skip
 _LONGEST_CONSTANT: Final = 1000
 # A text may become this many times as long as the values of the columns that are used, because DuckDB computes two
@@ -79,6 +81,9 @@ _JOINED: Final = frozenset({
 })  # fmt: skip
 # A width in a format string that is another argument, or has more than three digits.
 _WIDE: Final = re.compile(r"\*|\{[^}]*\{|\d{4}")
+# A JSON path through all levels, or a list of paths: it gives the same values several times. Two such steps in a
+# path can take hours and gigabytes for one row.
+_REPEATING_PATH: Final = re.compile(r"\.\.|\*\*|^\[")
 # The time may differ between two passes over the events, so it can select rows but not be an item.
 CLOCK: Final = frozenset({"now", "today", "current_date", "current_timestamp"})
 _TYPE_NAMES: Final = """
@@ -252,9 +257,10 @@ def _too_long(nodes: Sequence[dict[str, Any]]) -> str | None:
     most = _MOST_GROWTH * LONGEST_VALUE * max(1, len(columns))
     # The innermost first.
     for node in reversed(nodes):
-        if node.get("class") == "FUNCTION" and _longest(node) > most:
+        made_by = node.get("function_name") or (node.get("type") == "ARRAY_CONSTRUCTOR" and "array")
+        if made_by and _longest(node) > most:
             return (
-                f"{str(node['function_name']).lower()} could make texts of more than {_MOST_GROWTH} times the "
+                f"{str(made_by).lower()} could make texts of more than {_MOST_GROWTH} times the "
                 "length of their columns: use shorter constants or fewer calls within each other"
             )
     return None
@@ -270,6 +276,8 @@ def _longest(node: Any) -> float:
         return LONGEST_VALUE
     if node.get("class") == "CONSTANT":
         return len(_constant(node).encode())
+    if node.get("type") == "ARRAY_CONSTRUCTOR":
+        return sum(map(_longest, node["children"]))
     if node.get("class") != "FUNCTION":
         return max(map(_longest, node.values()), default=0)
     function = str(node["function_name"]).lower()
@@ -303,7 +311,7 @@ def _unsafe_part(
     connection: Any, nodes: Sequence[dict[str, Any]], types: Mapping[str, str], rows: str, kind: str
 ) -> str | None:
     """Why a bound expression could fail because of a single row, or change with time; None if it is safe."""
-    columns = {column.casefold() for column in types} | _lambda_parameters(nodes)
+    columns = {column.casefold() for column in types}
     clock = CLOCK if kind == "condition" else frozenset()
     for column, own in types.items():
         if _NO_COLUMNS.search(own):
@@ -313,6 +321,10 @@ def _unsafe_part(
             word = str(node["column_names"][0]).lower()
             if word.casefold() not in columns and word not in clock:
                 return f"it must always give the same result for the same row, and {word} does not"
+        if node.get("class") == "LAMBDA":  # `value -> path`, for no function here takes a lambda
+            path = node["expr"]
+            if path.get("class") != "CONSTANT" or _REPEATING_PATH.search(_constant(path)):
+                return "the path after -> must be a constant without .. and **: another could take long"
         if node.get("class") == "TYPE" and str(node["type_name"]).upper() not in TYPES:
             return f"values cannot be cast to {node['type_name']}"
         function = str(node.get("function_name")).lower()
@@ -326,24 +338,27 @@ def _unsafe_part(
 def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str) -> str | None:
     """Why a call of a function with constant arguments could fail because of a row; None if it could not."""
     arguments: list[str] = []
+    is_json = function == "->>" or function.startswith("json_")
     try:
         for place, argument in enumerate(node["arguments"]):
             text = _text_of(connection, {**argument["expression"], "alias": ""}, f"the call of {function}")
             is_constant = all(part.get("class") != "COLUMN_REF" for part in nodes_of(argument))
             must_be_constant = place in CONSTANT_ARGUMENTS[function]
             if argument.get("name") or (must_be_constant and not is_constant):
-                why = "take long" if function == "levenshtein" else "fail on a row"
+                why = "take long" if is_json or function == "levenshtein" else "fail on a row"
                 return f"argument {place + 1} of {function} must be a constant: another value could {why}"
             if must_be_constant:
                 # As text: for some types Python needs another package.
                 value = str(connection.execute(f"SELECT CAST(({text}) AS VARCHAR)").fetchall()[0][0])
                 large = function in ("lpad", "rpad") and not float(value) <= _LONGEST_CONSTANT
                 wide = function in ("printf", "format") and _WIDE.search(value) is not None
-                if large or wide or len(value) > _LONGEST_CONSTANT:
+                repeating = is_json and _REPEATING_PATH.search(value) is not None
+                if large or wide or repeating or len(value) > _LONGEST_CONSTANT:
                     return f"argument {place + 1} of {function} makes texts that are too long"
             if not is_constant:
                 kind = type_of(connection, text, rows)
                 sample = next((value for like, value in _SAMPLES.items() if re.fullmatch(like, kind)), "NULL")
+                sample = _SAMPLES["JSON"] if is_json and kind == "VARCHAR" else sample
                 text = f"CAST({sample} AS {kind})"
             arguments.append(text)
         connection.execute(f"SELECT CAST({name(function)}({', '.join(arguments)}) AS VARCHAR)").fetchall()
@@ -354,15 +369,9 @@ def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str
     return None
 
 
-def _lambda_parameters(nodes: Sequence[dict[str, Any]]) -> set[str]:
-    within = [part for node in nodes if node.get("class") == "LAMBDA" for part in nodes_of(node["lhs"])]
-    return {str(part["column_names"][0]).casefold() for part in within if part.get("class") == "COLUMN_REF"}
-
-
 def _refuse_text_as_number(nodes: Sequence[dict[str, Any]], texts: Sequence[str], title: str) -> None:
     """Raise `InputError` if text is compared with a number: as text, '10' is below '9' and differs from '10.0'."""
-    parameters = _lambda_parameters(nodes)
-    columns = {column.casefold(): column for column in texts if column.casefold() not in parameters}
+    columns = {column.casefold(): column for column in texts}
     for node in nodes:
         if node.get("class") not in ("COMPARISON", "BETWEEN") and node.get("type") != "COMPARE_IN":
             continue

@@ -290,7 +290,9 @@ def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | N
     if plan.releases_offset or is_difference(plan, request):
         rank = f"{plan.contract.nonzero + 1:,.0f}"
         why = f"An item is released if it has about {hidden:,} users more than the item of rank {rank}."
-        tries = [*(["a smaller top"] if "top" in request else []), "data of more users", "a larger ε"]
+        # A larger top subtracts a smaller count, and a smaller top needs less noise: which is better is secret.
+        other = "a larger or a smaller top" if plan.contract.nonzero > 1 else "a larger top"
+        tries = [*([other] if "top" in request else []), "data of more users", "a larger ε"]
     else:
         why = f"An item needs about {hidden:,} users to be released."
         if _may_reduce(plan, request):
