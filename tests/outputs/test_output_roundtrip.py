@@ -382,7 +382,7 @@ def test_escape_formulas_by_command_and_in_python(tmp_path: Path) -> None:
     assert command(tmp_path, *words, "--output", "out.csv").code == 0
     assert '"\'=HYPERLINK(1)"' in (tmp_path / "out.csv").read_text()
     assert dphist.verify(tmp_path / "out.csv").verified
-    assert command(tmp_path, "report", "out.csv").code == 0
+    assert command(tmp_path, "report", "out.csv", "--json").code == 0
     for output in ("out.parquet", "out.jsonl", "out.sqlite"):
         done = command(tmp_path, *words, "--output", output)
         assert done.code == 2

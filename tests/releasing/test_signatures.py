@@ -417,7 +417,7 @@ def test_invalid_public_keys(tmp_path: Path, keys: Path) -> None:
             read_public_key(file)
         if name not in ("wrong half", "missing"):
             continue
-        for words in (["verify", "q.csv"], ["report", "q.csv"]):
+        for words in (["verify", "q.csv"], ["report", "q.csv", "--json"]):
             done = command(tmp_path, *words, "--public-key", str(file))
             assert done.code == 2, (name, done)
             assert done.err.count("\n") == 1, done.err
@@ -571,7 +571,7 @@ def test_sketches(tmp_path: Path, keys: Path) -> None:
 def test_reports(tmp_path: Path, keys: Path) -> None:
     write(tmp_path / "q.csv", keys / "own")
     own = fingerprint_of(read_public_key(keys / "own.pub"))
-    assert own in dphist.make_report(tmp_path / "q.csv", "text", public_key=keys / "own.pub")
+    assert own in dphist.make_report(tmp_path / "q.csv", public_key=keys / "own.pub")
     data = command(tmp_path, "report", "q.csv", "--public-key", str(keys / "own.pub"), "--json").data
     assert (data["signature"], data["signed_by"]) == ("trusted", own)
     assert data["verify"] == "dphist verify q.csv --public-key own.pub"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, error_sente
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
+    from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
 
 Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, folder or database.")]
@@ -30,63 +31,47 @@ PublicKey = Annotated[
 def report(
     name: Name,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help=".html, .md or .txt. [text on the screen]"),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page to write, such as report.html.")
     ] = None,
-    format: Annotated[
-        Literal["html", "markdown", "text"] | None,
-        typer.Option(help="Format, if --output has no file extension. [text]"),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write each chart to a file in this folder.")
-    ] = None,
-    figure_format: Annotated[Literal["svg", "png"], typer.Option(help="Format of these files.")] = "svg",
     table: Table = None,
     certificate: Certificate = None,
     public_key: PublicKey = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier report, and nothing else.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Explain a release: counts with error bars, the privacy guarantee, and what the numbers leave out.
 
-    The release is verified first; one that does not match its certificate gets no report. The HTML report is one
-    file that needs no network.
+    The release is verified first; one that does not match its certificate gets no report. The report is one HTML
+    file that needs no network and prints well.
 
     \b
     Examples:
-      dphist report queries.parquet
       dphist report queries.parquet -o report.html
       dphist report queries.parquet -o report.html --public-key release.key.pub
-      dphist report results.duckdb --table queries -o report.md --figures charts
+      dphist report results.duckdb --table queries -o report.html
+      dphist report queries.parquet --json
     \b
     Exit code 0: written. 1: the release is not verified, or the report could
     not be written. 2: bad parameters.
     """
     _check_exists(name)
-    from dphist.outputs.write import kept_files, refuse_overwriting
+    if output is None and not as_json:
+        raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
+    from dphist.outputs.write import kept_files
     from dphist.report.facts import gather_facts
-    from dphist.report.render import format_of, report_data
-    from dphist.report.writing import check_place, write_report
+    from dphist.report.render import render, report_data
+    from dphist.report.writing import check_report, write_report
 
-    if format is None:
-        format = "text" if output is None else format_of(output, "; or choose a --format")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
     kept = kept_files(name, certificate)
     if output is not None:
-        refuse_overwriting(output, kept)
-        check_place(output, force=force)
+        check_report(output, kept, force=force)
     facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
-    drawn, content = write_report(facts, format, output, figures, figure_format, force=force, kept=kept)
+    if output is not None:
+        write_report(render(facts), output, kept, force=force)
     with closed_pipe_ignored():
-        if output is None:
-            show({"report": None, "figures": drawn, **report_data(facts)}, content, as_json)
-            return
-        text = f"Report written to {output}\n" + (f"Figures written to {', '.join(drawn)}\n" if drawn else "")
-        show({"report": str(output), "figures": drawn, **report_data(facts)}, text, as_json, quiet)
+        data = {"report": None if output is None else str(output), **report_data(facts)}
+        show(data, f"Report written to {output}\n", as_json, quiet)
 
 
 @app.command()
@@ -131,19 +116,12 @@ def _check_exists(name: str) -> None:
         raise InputError(f"there is no file {name}")
 
 
-def check_report(name: str, request: Request) -> None:
+def check_report_of(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
     from dphist.outputs.target import target_of
-    from dphist.outputs.write import kept_files, refuse_overwriting
-    from dphist.report.charts import require_plotting
-    from dphist.report.render import format_of
-    from dphist.report.writing import check_place
+    from dphist.report.writing import check_report
 
-    path = Path(name)
-    if format_of(path) == "html":
-        require_plotting()
-    refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-    check_place(path, force=request.force)
+    check_report(Path(name), _kept_files(request), force=request.force)
     if request.output is None:
         return
     target = target_of(
@@ -163,23 +141,24 @@ def check_report(name: str, request: Request) -> None:
         )
 
 
+def _kept_files(request: Request) -> list[Kept]:
+    from dphist.outputs.write import kept_files
+
+    return kept_files(request.output, input=request.input, items=request.items)
+
+
 def report_release(name: str, request: Request) -> OutputError | None:
     """Write the report of a release that was just written.
 
     Returns an error instead of raising it: the release itself has succeeded.
     """
     assert request.output is not None
-    path = Path(name)
     try:
-        from dphist.outputs.write import kept_files, refuse_overwriting
-        from dphist.publishing import write_files
-        from dphist.report.render import format_of, make_report
-        from dphist.report.writing import check_place
+        from dphist.report.render import make_report
+        from dphist.report.writing import write_report
 
-        content = make_report(request.output, format_of(path), table=request.output_table)
-        refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-        check_place(path, force=request.force)
-        write_files({path: (content.encode(), 0o666)}, force=request.force)
+        page = make_report(request.output, table=request.output_table)
+        write_report(page, Path(name), _kept_files(request), force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)
