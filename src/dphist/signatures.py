@@ -24,7 +24,7 @@ from dphist.objects import without_options
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
 from dphist.outputs.target import DATABASES, DEFAULT_TABLE
 from dphist.publishing import PathLike as PathLike
-from dphist.publishing import checked_path, open_regular, write_files
+from dphist.publishing import checked_path, open_regular, write_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -88,7 +88,9 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     shared = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    write_files({private: (secret, 0o600), public: (shared, 0o644)})
+    # In this order, so that there is no private key without its public key.
+    write_file(public, shared, 0o644)
+    write_file(private, secret, 0o600)
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 

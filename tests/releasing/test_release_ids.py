@@ -81,12 +81,12 @@ def test_the_same_command_again_changes_nothing(folder: Path) -> None:
 def test_each_run_writes_the_report(folder: Path) -> None:
     """Even if the release is done already: the run before may have ended between the two."""
     for _ in range(2):
-        assert command(folder, *RUN, "--report", "out.txt").code == 0
-        (folder / "out.txt").unlink()
+        assert command(folder, *RUN, "--report", "report.html").code == 0
+        (folder / "report.html").unlink()
     # A file that is not a report is not replaced.
-    (folder / "notes.txt").write_text("kept\n")
-    assert command(folder, *RUN, "--report", "notes.txt").code == 2
-    assert (folder / "notes.txt").read_text() == "kept\n"
+    (folder / "notes.html").write_text("kept\n")
+    assert command(folder, *RUN, "--report", "notes.html").code == 2
+    assert (folder / "notes.html").read_text() == "kept\n"
     check_done(folder)
 
 

@@ -16,7 +16,7 @@ import pytest
 import dphist
 from dphist.errors import OutputError
 from dphist.outputs.write import Kept, refuse_overwriting, same_file
-from dphist.publishing import write_files
+from dphist.publishing import write_file
 from dphist.report import facts, writing
 from release_data import events
 from report_cases import COUNTS, Page, forged, released, run
@@ -257,35 +257,6 @@ def test_releases_that_cannot_be_read_back_have_no_report(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["log.csv"]
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["error", "signal"])
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-def test_files_are_replaced_all_or_none(
-    error: BaseException, links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [tmp_path / name for name in ("a.html", "new.svg", "b.svg")]
-    for path in (paths[0], paths[2]):
-        path.write_text(f"old {path.name}")
-    before, replace = contents(tmp_path), os.replace
-
-    def failing(source: Any, target: Any) -> None:
-        if Path(target) == paths[2] and not str(source).endswith("-old"):
-            raise error
-        replace(source, target)
-
-    def no_link(*_: Any, **__: Any) -> None:
-        raise OSError(95, "Operation not supported")
-
-    if not links:
-        monkeypatch.setattr(os, "link", no_link)
-    monkeypatch.setattr(os, "replace", failing)
-    with pytest.raises(OutputError if isinstance(error, OSError) else KeyboardInterrupt):
-        write_files(dict.fromkeys(paths, (b"new", 0o666)), force=True)
-    assert contents(tmp_path) == before
-    monkeypatch.setattr(os, "replace", replace)
-    write_files(dict.fromkeys(paths, (b"new", 0o666)), force=True)
-    assert contents(tmp_path) == {str(path): b"new" for path in sorted(paths)}
-
-
 def test_one_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk without hard links too, where moving the old file away first could lose it."""
     (tmp_path / "a.html").write_text("old")
@@ -297,9 +268,9 @@ def test_one_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", fails)
         with pytest.raises(OutputError):
-            write_files({tmp_path / "a.html": (b"new", 0o666)}, force=True)
+            write_file(tmp_path / "a.html", b"new", force=True)
     assert contents(tmp_path) == {str(tmp_path / "a.html"): b"old"}
-    write_files({tmp_path / "a.html": (b"new", 0o666)}, force=True)
+    write_file(tmp_path / "a.html", b"new", force=True)
     assert contents(tmp_path) == {str(tmp_path / "a.html"): b"new"}
 
 

@@ -1,10 +1,10 @@
-"""Write a release and its certificate, both or neither, and never over its own input.
+"""Write a release and then its certificate, and never over its own input.
 
 Files are written in a private hidden folder next to their final place and moved there at the end. The certificate
-is the commit record: it is the last file to appear and, with `force`, the first to be removed. So after a kill at
-any moment there is the old pair, data without a certificate, or the new pair; never a certificate next to data
-that it does not describe. Without `force` nothing is replaced, not even a file that appears at the last moment.
-Signals are deferred until both are in place.
+is the commit record: it is the last file to appear and, with `force`, the first to be removed. So after a failure
+or a kill at any moment there is the old pair, data without a certificate, or the new pair; never a certificate
+next to data that it does not describe. Without `force` nothing is replaced, not even a file that appears at the
+last moment. Signals are deferred until both are in place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import file_digest, sha256
 from io import BytesIO
 from itertools import product
@@ -46,8 +47,8 @@ from dphist.publishing import (
     PathLike,
     defer_signals,
     lock_folder,
-    place_new,
-    replace_pair,
+    place,
+    publish,
     why_not_a_file,
     workplace,
     write_synced,
@@ -192,10 +193,8 @@ def _write_files(job: WriteJob) -> str:
         job.check()
         with lock_folder(target.path.parent):
             job.note(digest)
-            if job.force:
-                replace_pair(data, target.path, certificate, target.certificate_path, work)
-            else:
-                place_new([(data, target.path), (certificate, target.certificate_path)])
+            put_data = partial(place, data, target.path, force=job.force)
+            publish(put_data, certificate, target.certificate_path, force=job.force)
     return digest
 
 
@@ -257,8 +256,7 @@ def _write_stdout(job: WriteJob) -> str:
         write_synced(certificate, text)
         job.check()
         job.note(digest)
-        _send(data)
-        place_new([(certificate, final)], force=job.force)
+        publish(partial(_send, data), certificate, final, force=job.force)
     return digest
 
 
@@ -295,7 +293,7 @@ def _write_database_file(job: WriteJob) -> str:
             if not os.path.lexists(path):
                 job.note(digest)
                 with suppress(FileExistsError):
-                    place_new([(new, path)])
+                    place(new, path)
                     return digest
         # The database exists, or another process has just created it: its transactions are atomic.
         return write_database(job, job.target.address)

@@ -420,7 +420,7 @@ class Release:
         sign: str | os.PathLike[str] | None = None,
         escape_formulas: bool = False,
     ) -> Self:
-        """Write the release and its certificate, both or neither.
+        """Write the release and then its certificate.
 
         Args:
             output: A file whose extension sets the format (.parquet, .csv, .tsv, .jsonl, .arrow) or a database.

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,7 @@ from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
+from dphist.publishing import identity, lock_folder, open_regular, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
@@ -518,16 +519,37 @@ def _finish(request: Request, booking: Booking, target: Target) -> None:
 
 def _finish_files(work: Path, request: Request, booking: Booking, target: Target) -> bool:
     """Whether the folder held the result, which is in place now."""
-    certificate = work / "certificate"
+    data, certificate = work / "data", work / "certificate"
     try:
-        document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
+        text = certificate.read_bytes()
     except OSError:  # of another release
         return False
+    document, problems = parse_certificate(text, certificate.name)
     if problems or not _is_result(document, booking):
         return False
     with lock_folder(target.path.parent):
-        _place(work, target, force=request.force)
+        if target.certificate_path.exists() and target.certificate_path.read_bytes() == text:
+            return True
+        placed = _is_result_of(target.path, booking)
+        if not placed and not _is_result_of(data, booking):
+            return False
+
+        def put_data() -> None:
+            if not placed:
+                place(data, target.path, force=request.force)
+
+        publish(put_data, certificate, target.certificate_path, force=request.force)
     return True
+
+
+def _is_result_of(path: Path, booking: Booking) -> bool:
+    """Whether this file is the noted result."""
+    assert booking.written is not None
+    try:
+        with open_regular(path) as file:
+            return bool(file_digest(file, "sha256").hexdigest() == booking.written["sha256"])
+    except FileNotFoundError:
+        return False
 
 
 def _finish_database(work: Path, request: Request, booking: Booking, target: Target) -> bool:
@@ -545,7 +567,7 @@ def _finish_database(work: Path, request: Request, booking: Booking, target: Tar
     if identity(copy) == identity(target.path):
         return True
     with suppress(FileExistsError):
-        place_new([(copy, target.path)])
+        place(copy, target.path)
         return True
     # It existed, and the kill may have come before or after its transaction was committed.
     recover_database(target)
@@ -554,24 +576,6 @@ def _finish_database(work: Path, request: Request, booking: Booking, target: Tar
         assert booking.written is not None
         copy_tables(copy, found.table, booking.written["sha256"], target, force=request.force)
     return True
-
-
-def _place(work: Path, target: Target, *, force: bool) -> None:
-    """Put data and certificate in place, whichever of them the earlier run has placed already."""
-    data, certificate = (work / "data", target.path), (work / "certificate", target.certificate_path)
-    if identity(certificate[0]) == identity(certificate[1]):
-        return
-    if not data[0].exists() or identity(data[0]) == identity(data[1]):  # data are in place
-        place_new([certificate])
-    elif force:
-        # Not `replace_pair`, which after an error would restore older data over this result.
-        certificate[1].unlink(missing_ok=True)
-        os.replace(*data)
-        sync_folder(target.path.parent)
-        os.replace(*certificate)
-    else:
-        place_new([data, certificate])
-    sync_folder(target.path.parent)
 
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.write import Kept, refuse_overwriting
-from dphist.publishing import write_files
+from dphist.publishing import write_file
 from dphist.report.charts import require_plotting
 from dphist.report.render import PAGE_MARK
 
@@ -43,7 +43,7 @@ def check_report(path: Path, kept: Sequence[Kept], *, force: bool) -> None:
 def write_report(page: str, path: Path, kept: Sequence[Kept], *, force: bool) -> None:
     """Check once more, because time has passed, and write."""
     check_report(path, kept, force=force)
-    write_files({path: (page.encode(), 0o666)}, force=force)
+    write_file(path, page.encode(), force=force)
 
 
 def check_plot(path: Path, *, force: bool) -> None:
