@@ -85,10 +85,11 @@ def test_no_table_that_is_read_is_replaced(tmp_path: Path, kind: str) -> None:
         words = [*source, *FLAGS, "--output", output, "--output-table", table]
         refused(run(tmp_path, "release", path.name, *words))
     assert path.read_bytes() == before
-    # The table of its certificate is replaced as well.
+    # The file of its certificate is replaced as well.
+    (tmp_path / f"in.{kind}.day.certificate.json").write_text("item\ntea\n")
     target = target_of(path, "day")
     with pytest.raises(InvalidParameter, match="cannot write the release to table day in"):
-        refuse_own_input(target, path, table="day_certificate")
+        refuse_own_input(target, path, tmp_path / f"in.{kind}.day.certificate.json", table="other")
     # A database may hold both, and another may have a table of that name.
     refuse_own_input(target_of(path, "counts"), path, table="ev")
     refuse_own_input(target_of(path, "counts"), path, query="select * from ev")
@@ -101,10 +102,10 @@ def test_no_table_of_a_server_that_is_read_is_replaced() -> None:
     address = "postgresql://me:secret@host:5432/shop?sslmode=require"
     for source, table in ((address, "ev"), ("postgres://host:5432/shop", "public.ev"), (address, "EV")):
         with pytest.raises(InvalidParameter, match="cannot write the release to") as error:
-            refuse_own_input(target_of(address, "ev"), source, table=table)
+            refuse_own_input(target_of(address, "ev", certificate="c"), source, table=table)
         assert "secret" not in str(error.value)
-    refuse_own_input(target_of(address, "ev"), "postgresql://host:5432/other", table="ev")
-    refuse_own_input(target_of(address, "counts"), address, table="ev")
+    refuse_own_input(target_of(address, "ev", certificate="c"), "postgresql://host:5432/other", table="ev")
+    refuse_own_input(target_of(address, "counts", certificate="c"), address, table="ev")
 
 
 def test_names_that_differ_are_different_files(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from dphist.report.charts import BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMIL
 from dphist.report.facts import gather_facts, label_item
 from dphist.report.render import render
 from dphist.report.words import describe
+from exports import certificate_of, export
 from release_data import events
-from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released, report_of
+from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released, report_of, run
 
 pytestmark = pytest.mark.usefixtures("quick_curve")
 
@@ -170,10 +171,28 @@ def test_a_report_states_the_conditions_of_its_guarantee() -> None:
         assert set(sentences) <= set(answers["What is not covered"])
 
 
-def test_tables_of_databases(tmp_path: Path) -> None:
-    dphist.release(
-        events(COUNTS), **BUDGET, max_items_per_user=2, output=tmp_path / "all.duckdb", output_table="mine"
-    )
-    found = gather_facts(tmp_path / "all.duckdb", table="mine")
-    assert found.rows.total == 20
-    assert describe(found)["verify"].endswith("all.duckdb --table mine")
+@pytest.mark.parametrize("name", ["all.duckdb", "all.sqlite"])
+def test_tables_of_databases(tmp_path: Path, name: str) -> None:
+    """In memory with the certificate, or exported; a report of the result has the certificate too."""
+    path = tmp_path / name
+    result = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=2, output=path, output_table="mine")
+    certificate = certificate_of(path, "mine")
+    in_memory = gather_facts(result, certificate=certificate)
+    exported = gather_facts(export(path, "mine"), certificate=certificate)
+    for found, file in ((in_memory, "FILE"), (exported, export(path, "mine").name)):
+        assert found.rows.total == 20
+        assert describe(found)["verify"] == f"dphist verify {file} --certificate {certificate.name}"
+        assert found.origin.place == certificate.name
+        assert found.origin.certificate == certificate.read_text()
+    other = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=2)
+    with pytest.raises(dphist.NotVerified, match="does not match the digest"):
+        gather_facts(other, certificate=certificate)
+
+
+def test_a_release_into_a_database_with_its_report(tmp_path: Path) -> None:
+    pq.write_table(events(COUNTS), tmp_path / "events.parquet")
+    flags = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
+    done = run(tmp_path, "release", "events.parquet", *flags, "-o", "out.sqlite", "--report", "r.html")
+    assert done.returncode == 0, done.stderr
+    page = Page((tmp_path / "r.html").read_text())
+    assert page.download == (tmp_path / "out.sqlite.release.certificate.json").read_text()

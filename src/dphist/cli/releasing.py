@@ -220,7 +220,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, reported_as)
+            failed = report_release(report, reported_as, result)
     # Show the release even if its report failed.
     reported = {} if report is None else {"report": report if failed is None else None}
     already = f"the id {request.id!r} has this result" if request.id is not None and not placed else ""

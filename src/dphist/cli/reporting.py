@@ -12,11 +12,12 @@ from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, error_sente
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
+    from dphist.outputs.target import Target
     from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
+    from dphist.releasing.result import Release
 
-Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, folder or database.")]
-Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")]
+Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file or folder, or an exported table.")]
 Certificate = Annotated[
     str | None,
     typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not next to the release."),
@@ -33,7 +34,6 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page to write, such as report.html.")
     ] = None,
-    table: Table = None,
     certificate: Certificate = None,
     public_key: PublicKey = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier report, and nothing else.")] = False,
@@ -49,7 +49,8 @@ def report(
     Examples:
       dphist report queries.parquet -o report.html
       dphist report queries.parquet -o report.html --public-key release.key.pub
-      dphist report results.duckdb --table queries -o report.html
+      dphist report queries.csv -o report.html \\
+        --certificate results.duckdb.queries.certificate.json
       dphist report queries.parquet --json
     \b
     Exit code 0: written. 1: the release is not verified, or the report could
@@ -66,7 +67,7 @@ def report(
     kept = kept_files(name, certificate)
     if output is not None:
         check_report(output, kept, force=force)
-    facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
+    facts = gather_facts(name, certificate=certificate, public_key=public_key)
     if output is not None:
         write_report(render(facts), output, kept, force=force)
     with closed_pipe_ignored():
@@ -77,7 +78,6 @@ def report(
 @app.command()
 def verify(
     name: Name,
-    table: Table = None,
     certificate: Certificate = None,
     public_key: PublicKey = None,
     not_before: Annotated[
@@ -97,14 +97,13 @@ def verify(
       dphist verify queries.parquet
       dphist verify queries.parquet --public-key release.key.pub \\
         --not-before 2026-11-01
-      dphist verify results.duckdb --table queries --json
+      dphist verify queries.csv \\
+        --certificate results.duckdb.queries.certificate.json
     """
     _check_exists(name)
     from dphist.releasing.verify import verify as verify_release
 
-    found = verify_release(
-        name, table=table, certificate=certificate, public_key=public_key, not_before=not_before
-    )
+    found = verify_release(name, certificate=certificate, public_key=public_key, not_before=not_before)
     show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)
     if not found.verified:
         raise typer.Exit(1)
@@ -118,16 +117,12 @@ def _check_exists(name: str) -> None:
 
 def check_report_of(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.target import target_of
     from dphist.report.writing import check_report
 
-    check_report(Path(name), _kept_files(request), force=request.force)
-    if request.output is None:
+    target = _target_of(request)
+    check_report(Path(name), _kept_files(request, target), force=request.force)
+    if target is None:
         return
-    target = target_of(
-        request.output, request.output_table, request.output_format, request.certificate,
-        objects=request.engine_name != "spark",
-    )  # fmt: skip
     if target.is_stdout:
         raise InvalidParameter(
             "--report has to read the release back: write it to a file instead of standard output"
@@ -141,24 +136,40 @@ def check_report_of(name: str, request: Request) -> None:
         )
 
 
-def _kept_files(request: Request) -> list[Kept]:
+def _target_of(request: Request) -> Target | None:
+    from dphist.outputs.target import target_of
+
+    if request.output is None:
+        return None
+    return target_of(
+        request.output, request.output_table, request.output_format, request.certificate,
+        objects=request.engine_name != "spark",
+    )  # fmt: skip
+
+
+def _kept_files(request: Request, target: Target | None) -> list[Kept]:
     from dphist.outputs.write import kept_files
 
-    return kept_files(request.output, input=request.input, items=request.items)
+    certificate = None if target is None or target.is_object else target.certificate_path
+    return kept_files(request.output, certificate, input=request.input, items=request.items)
 
 
-def report_release(name: str, request: Request) -> OutputError | None:
+def report_release(name: str, request: Request, result: Release) -> OutputError | None:
     """Write the report of a release that was just written.
 
     Returns an error instead of raising it: the release itself has succeeded.
     """
-    assert request.output is not None
+    target = _target_of(request)
+    assert target is not None
     try:
         from dphist.report.render import make_report
         from dphist.report.writing import write_report
 
-        page = make_report(request.output, table=request.output_table)
-        write_report(page, Path(name), _kept_files(request), force=request.force)
+        if target.is_database:
+            page = make_report(result, certificate=target.certificate_path)
+        else:
+            page = make_report(target.address)
+        write_report(page, Path(name), _kept_files(request, target), force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)

@@ -114,7 +114,7 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
             hdfs://...), written by the executors.
         output_table: Table of the output database. [release]
         output_format: Format, if it does not follow from the name.
-        certificate: With output='-': file for the certificate.
+        certificate: With output='-' or a PostgreSQL address: file for the certificate.
         sign: Sign data and certificate with this private key; see dphist keygen.
         escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
             tab).

@@ -62,17 +62,17 @@ _VERIFYING: Final = (
 def make_report(
     release: Release | str | os.PathLike[str],
     *,
-    table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> str:
     """The report of a release: an HTML page that needs no network and prints well.
 
-    `release` is the result of `dphist.release`, or the address it was written to (then `table`, `certificate` and
-    `public_key` are as for `verify`). It is verified first; any problem raises `NotVerified`, except noise from a
-    seed, for tests, which the report states at the top. The charts need the extra `plot`.
+    `release` is the result of `dphist.release`, or the file it was written to (then `certificate` and `public_key`
+    are as for `verify`). For a result that was written to a database, give its `certificate` too. The release is
+    verified first; any problem raises `NotVerified`, except noise from a seed, for tests, which the report states
+    at the top. The charts need the extra `plot`.
     """
-    return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key))
+    return render(gather_facts(release, certificate=certificate, public_key=public_key))
 
 
 def report_data(facts: Facts) -> dict[str, Any]:
