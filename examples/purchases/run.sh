@@ -38,8 +38,7 @@ dphist release "$folder/shop.sqlite" --user customer_id --item country --item pr
 echo
 echo "== Verify both releases"
 dphist verify "$folder/sold.csv"
-python -c "import duckdb, sys; duckdb.connect(sys.argv[1]).sql(f'COPY country_group TO \'{sys.argv[2]}\'')" \
-    "$folder/results.duckdb" "$folder/country_group.parquet"
+python "$here/export.py" "$folder/results.duckdb" country_group "$folder/country_group.parquet"
 dphist verify "$folder/country_group.parquet" --certificate "$folder/results.duckdb.country_group.certificate.json"
 
 # Both releases are about the same customers, so the budgets add up.
