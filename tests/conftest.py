@@ -81,8 +81,8 @@ def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from dphist.outputs import readback
 
-    def decode(job: dict[str, Any], limit: int, number: int, file: Any = None) -> list[Any]:
-        return [pa.Table.from_batches(list(batches)) for batches in readback._tables(job, file)]
+    def decode(job: dict[str, Any], limit: int, file: Any) -> Any:
+        return pa.Table.from_batches(list(readback._batches(job, file)))
 
     monkeypatch.setattr(readback, "_decode", decode)
 

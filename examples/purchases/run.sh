@@ -38,7 +38,8 @@ dphist release "$folder/shop.sqlite" --user customer_id --item country --item pr
 echo
 echo "== Verify both releases"
 dphist verify "$folder/sold.csv"
-dphist verify "$folder/results.duckdb" --table country_group
+python "$here/export.py" "$folder/results.duckdb" country_group "$folder/country_group.parquet"
+dphist verify "$folder/country_group.parquet" --certificate "$folder/results.duckdb.country_group.certificate.json"
 
 # Both releases are about the same customers, so the budgets add up.
 echo

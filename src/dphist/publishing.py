@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -72,29 +72,20 @@ def why_not_a_file(mode: int) -> str | None:
 def link_new(new: Path, final: Path) -> None:
     """Give a file its name; raises `FileExistsError` if the name is taken."""
     try:
-        os.link(new, final)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # The empty file reserves the name until the real one replaces it.
-        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         try:
-            os.replace(new, final)
-        except BaseException:
-            os.unlink(final)
-            raise
-
-
-def _keep_old(path: Path, old: Path) -> None:
-    """Keep a file that is about to be replaced under a second name, or move it there if it can have only one."""
-    if path.is_dir() and not path.is_symlink():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    try:
-        os.link(path, old, follow_symlinks=False)
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LINKS:
-            raise
-        os.replace(path, old)
+            os.link(new, final)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # The empty file reserves the name until the real one replaces it.
+            os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            try:
+                os.replace(new, final)
+            except BaseException:
+                os.unlink(final)
+                raise
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from None
 
 
 def identity(path: Path) -> tuple[int, int]:
@@ -106,70 +97,28 @@ def identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def place_new(pairs: Sequence[tuple[Path, Path]], *, force: bool = False) -> None:
-    """Give new files their names, in this order, all or none. With `force` they replace older files."""
-    if force and len(pairs) == 1:
-        ((new, final),) = pairs
+def place(new: Path, final: Path, *, force: bool = False) -> None:
+    """Give a complete file its name. With `force` it replaces an older file."""
+    if force:
         os.replace(new, final)
-        sync_folder(final.parent)
-        return
-    final = Path()
-    try:
-        with ExitStack() as undo:
-            for new, final in pairs:
-                old = new.with_name(f"{new.name}-old")
-                # Registered first: after an interruption, the file's identity shows whether it was placed.
-                undo.callback(_withdraw, final, old, identity(new))
-                if not force:
-                    link_new(new, final)
-                    continue
-                if os.path.lexists(final):
-                    _keep_old(final, old)
-                os.replace(new, final)
-            undo.pop_all()
-    except FileExistsError as error:
-        raise FileExistsError(errno.EEXIST, f"{final} already exists", str(final)) from error
-    for folder in {final.parent for _, final in pairs}:
-        sync_folder(folder)
-
-
-def _withdraw(path: Path, old: Path, new: tuple[int, int]) -> None:
-    """Restore the older file, or remove ours; a file that another process put there stays."""
-    with suppress(OSError):
-        ours = identity(path) == new
-        if os.path.lexists(old) and (ours or not os.path.lexists(path)):
-            os.replace(old, path)
-        elif ours:
-            os.unlink(path)
-
-
-def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
-    """Replace an older release and its certificate by new ones; on any error the older ones are restored.
-
-    The old certificate is removed first and the new one placed last, so that a certificate never stands next to
-    other data.
-    """
-    new_data, new_certificate = identity(data), identity(certificate)
-    old_data, old_certificate = work / "old", work / "old-certificate"
-    try:
-        if os.path.lexists(final):
-            _keep_old(final, old_data)
-        if os.path.lexists(certified):
-            os.replace(certified, old_certificate)
-        os.replace(data, final)
-        # Synced in between, so that after a power failure there is no certificate without its data.
-        sync_folder(final.parent)
-        os.replace(certificate, certified)
-    except BaseException:
-        if identity(certified) != new_certificate:
-            if os.path.lexists(old_data):
-                os.replace(old_data, final)
-            elif identity(final) == new_data:
-                os.unlink(final)
-            if os.path.lexists(old_certificate):
-                os.replace(old_certificate, certified)
-        raise
+    else:
+        link_new(new, final)
     sync_folder(final.parent)
+
+
+def publish(put_data: Callable[[], None], certificate: Path, final: Path, *, force: bool) -> None:
+    """Put data in place and then its certificate; with `force` an older certificate is removed first.
+
+    So a certificate never stands next to data that it does not describe: in between there is none.
+    """
+    if force:
+        final.unlink(missing_ok=True)
+        # Before the data can change, also after a power failure.
+        sync_folder(final.parent)
+    elif os.path.lexists(final):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
+    put_data()
+    place(certificate, final, force=force)
 
 
 def sync_folder(folder: Path) -> None:
@@ -190,20 +139,16 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
         os.fsync(descriptor)
 
 
-def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
-    """Write files with the given content and mode, all or none. With `force` they replace older files."""
+def write_file(path: Path, data: bytes, mode: int = 0o666, *, force: bool = False) -> None:
+    """Write a whole file or none. With `force` it replaces an older file."""
     try:
-        with defer_signals(), ExitStack() as stack:
-            parents = {path.parent for path in files}
-            folders = {parent: stack.enter_context(workplace(parent)) for parent in parents}
-            pairs = [(folders[path.parent] / str(number), path) for number, path in enumerate(files)]
-            for new, path in pairs:
-                write_synced(new, *files[path])
-            place_new(pairs, force=force)
+        with defer_signals(), workplace(path.parent) as work:
+            write_synced(work / "0", data, mode)
+            place(work / "0", path, force=force)
     except FileExistsError as error:
         raise OutputError(f"{error.filename} already exists: choose another name") from None
     except OSError as error:
-        raise OutputError(f"{' and '.join(map(str, files))} cannot be written: {error.strerror}") from None
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
-from dphist.outputs.target import DATABASES, DEFAULT_TABLE
+from dphist.outputs.target import CERTIFICATE, DATABASES
 from dphist.publishing import PathLike as PathLike
-from dphist.publishing import checked_path, open_regular, write_files
+from dphist.publishing import checked_path, open_regular, write_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -88,7 +88,9 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     shared = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    write_files({private: (secret, 0o600), public: (shared, 0o644)})
+    # In this order, so that there is no private key without its public key.
+    write_file(public, shared, 0o644)
+    write_file(private, secret, 0o600)
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
@@ -194,7 +196,10 @@ class Signed:
 NOT_SIGNED: Final = Signed()
 
 
-def examine(document: dict[str, Any] | None, address: PathLike, table: str | None, trust: Trust) -> Signed:
+def examine(
+    document: dict[str, Any] | None, address: PathLike, certificate: PathLike | None, trust: Trust
+) -> Signed:
+    """The signature of a certificate. `address` and `certificate` are the files that a reader has."""
     signed = document or {}
     status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
     if status == "valid":
@@ -203,11 +208,10 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
     if status != "trusted":
         return Signed(status, fingerprint, (), problems)
     output, created = output_of(document), str(signed.get("created"))
-    wrong = tuple(
-        f"the {'release' if key == 'name' else key} has the name {name!r}, but was signed as {output.get(key)!r}"
-        for key, name in _names_of(address, table, output.get("kind")).items()
-        if output.get(key) != name
-    )
+    name = _name_of(address, certificate, output.get("kind"))
+    wrong: tuple[str, ...] = ()
+    if output.get("name") != name:
+        wrong = (f"the release has the name {name!r}, but was signed as {output.get('name')!r}",)
     date = None
     with suppress(ValueError):  # such as month 13
         date = datetime.fromisoformat(created) if _DATE.fullmatch(created) else None
@@ -217,14 +221,12 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
 
 
-def _names_of(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
-    """The names that a certificate records: of the file, or of the table and its database."""
-    path = os.path.basename(os.path.abspath(without_options(os.fspath(address))))
-    file = path.encode("utf-8", "backslashreplace").decode()
-    if kind not in DATABASES:
-        return {"name": file}
-    # A server has many names.
-    return {"name": table or DEFAULT_TABLE, **({} if kind == "postgresql" else {"database": file})}
+def _name_of(address: PathLike, certificate: PathLike | None, kind: Any) -> str:
+    """The name of the data; of a database table, which may be exported to any file, that of its certificate."""
+    path = address if certificate is None or kind not in DATABASES else certificate
+    name = os.path.basename(os.path.abspath(without_options(os.fspath(path))))
+    name = name if path is address else name.removesuffix(CERTIFICATE)
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def examine_signature(

@@ -90,7 +90,7 @@ def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
         ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5"),
         ("release", "log.csv", *flags, "--dry-run"),
         ("release", "log.csv", *flags),
-        ("report", "out.csv", "--format", "text"),
+        ("report", "out.csv", "--json"),
     ):
         done = command(tmp_path, *words)
         assert done.code == 0, done.err

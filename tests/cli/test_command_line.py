@@ -82,12 +82,12 @@ def test_quiet_prints_nothing_but_json(folder: Path) -> None:
     both = command(folder, "release", "events.parquet", *FLAGS, "-o", "b.csv", "-q", "--json")
     assert json.loads(both.out)["output"] == "b.csv"
     assert command(folder, "verify", "a.csv", "-q").out == ""
-    assert command(folder, "report", "a.csv", "-o", "a.md", "--quiet").out == ""
+    assert command(folder, "report", "a.csv", "-o", "a.html", "--quiet").out == ""
     assert command(folder, "keygen", "a.key", "-q").out == ""
     build = ("sketch", "build", "events.parquet", "--user", "user", "--item", "item", "--size", "9")
     assert command(folder, *build, "-o", "a.sketch", "-q").out == ""
     assert command(folder, "sketch", "merge", "a.sketch", "-o", "b.sketch", "-q").out == ""
-    assert {"a.md", "a.key", "a.key.pub", "a.sketch", "b.sketch"} <= {path.name for path in folder.iterdir()}
+    assert {"a.html", "a.key", "a.key.pub", "a.sketch", "b.sketch"} <= {path.name for path in folder.iterdir()}
     refused = command(folder, "release", "events.parquet", *FLAGS, "-o", "a.csv", "-q")
     assert (refused.code, refused.out) == (1, "")
     assert "already exists" in refused.err

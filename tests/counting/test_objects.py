@@ -245,5 +245,5 @@ def test_the_command_and_the_environment(
     assert done.data["output"] == "s3://lake/q.csv"
     assert json.loads(store.objects["lake/q.csv.certificate.json"])["request"]["input"] == "s3://lake/one.csv"
     assert command(tmp_path, "verify", "s3://lake/q.csv", "--public-key", "k.pub").code == 0
-    assert "users per item" in command(tmp_path, "report", "s3://lake/q.csv").out
+    assert "users per item" in command(tmp_path, "report", "s3://lake/q.csv", "--json").out
     assert SECRET not in done.out + done.err + store.objects["lake/q.csv"].decode()

@@ -177,7 +177,7 @@ def test_a_release_to_standard_output(tmp_path: Path, kind: str | None) -> None:
     (tmp_path / "data").write_bytes(done.stdout)
     checked = run(tmp_path, "verify", "data", "--certificate", "sealed.json")
     assert checked.returncode == 0
-    assert run(tmp_path, "report", "data", "--certificate", "sealed.json").returncode == 0
+    assert run(tmp_path, "report", "data", "--certificate", "sealed.json", "--json").returncode == 0
     # Nothing is replaced, and nothing is printed, without --force.
     refused = run(tmp_path, *again, data=packed("csv"))
     assert refused.returncode == 1

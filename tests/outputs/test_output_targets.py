@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
 def test_kinds(kind: str, name: str) -> None:
-    target = target_of(name)
+    target = target_of(name, certificate="c.json" if kind == "postgresql" else None)
     assert target.kind == kind
     assert target.table == ("release" if target.is_database else None)
 
@@ -39,7 +39,11 @@ def test_kinds(kind: str, name: str) -> None:
 def test_certificates_of_one_stem_differ() -> None:
     assert target_of("x/a.csv").certificate_path == Path("x/a.csv.certificate.json")
     assert target_of(Path("x/a.parquet")).certificate_title() == "x/a.parquet.certificate.json"
-    assert target_of("a.db", "t").certificate_title() == "table t_certificate in a.db"
+    assert target_of("x/a.db").certificate_title() == "x/a.db.release.certificate.json"
+    for table in ("My/Table", "my/table"):
+        assert target_of("a.db", table).certificate_title() == "a.db.my%2ftable.certificate.json"
+    target = target_of("postgresql://h/db", certificate="x/queries.certificate.json")
+    assert (target.certificate_title(), target.name) == ("x/queries.certificate.json", "queries")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +72,11 @@ def test_certificates_of_one_stem_differ() -> None:
         (("a.db", ""), "table must be a name"),
         (("a.db", "a\0"), "table must be a name"),
         (("a.db", "SQLite_x"), "must not begin with sqlite_"),
-        (("postgresql://h/db", ".t"), "schema"),
-        (("postgresql://h/db", "s."), "schema"),
-        (("postgresql://h/db", "é" * 26), "too long"),
+        (("postgresql://h/db",), "needs certificate"),
+        (("postgresql://h/db", ".t", None, "c"), "schema"),
+        (("postgresql://h/db", "s.", None, "c"), "schema"),
+        (("postgresql://h/db", "é" * 32, None, "c"), "too long"),
+        (("postgresql://h/db", None, None, "x/.."), "certificate must be the name of a file"),
     ],
 )
 def test_invalid_outputs(values: tuple[str, str | None, str | None], message: str) -> None:
@@ -114,7 +120,7 @@ def test_objects(address: str) -> None:
     ],
 )
 def test_passwords_are_not_shown(address: str, shown: str) -> None:
-    target = target_of(address)
+    target = target_of(address, certificate="c.json")
     assert target.public_address() == shown
     assert "secret" not in repr(target)
 
@@ -124,7 +130,7 @@ def test_passwords_are_not_shown(address: str, shown: str) -> None:
     ["sec/ret", "12sec/ret3", "se:cr@e/t", "s@e/c:r?et", "/secret", "se?c/ret", "sec1/ret", "1/sec?ret"],
 )
 def test_passwords_without_quoting_are_not_shown_either(password: str) -> None:
-    shown = target_of(f"postgresql://u:{password}@h:5432/db").public_address()
+    shown = target_of(f"postgresql://u:{password}@h:5432/db", certificate="c").public_address()
     assert password not in shown
     for part in ("sec", "ret", "se:", "cr"):
         assert part not in shown
@@ -135,7 +141,7 @@ def test_names_of_columns() -> None:
     with pytest.raises(OutputError, match="cannot have a column named"):
         check_columns(target_of("a.db"), ["a", ""])
     with pytest.raises(OutputError, match="too long"):
-        check_columns(target_of("postgresql://h/d"), ["x" * 64])
+        check_columns(target_of("postgresql://h/d", certificate="c"), ["x" * 64])
 
 
 def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +156,7 @@ def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dphist.errors.import_module", without)
     with pytest.raises(MissingExtra, match=r"pip install adbc-driver-manager adbc-driver-postgresql$"):
-        check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)
+        check_target(Target("postgresql://h/db", "t", "postgresql", certificate="c.json"), force=False)
 
 
 RED = "\x1b[31mred"
@@ -170,8 +176,8 @@ def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output:
         [*words, *BOOKED],
         ["ledger", "show", "a.ledger"],
         ["verify", output],
-        ["report", output],
-        ["report", output, "--output", f"{RED}.md"],
+        ["report", output, "--json"],
+        ["report", output, "--output", f"{RED}0.html"],
         [*words, "--report", f"{RED}.html", "--force"],
         ["verify", f"{RED}.parquet"],
         ["verify", f"missing{RED}.csv"],

@@ -15,8 +15,6 @@ import dphist
 from dphist.errors import InvalidParameter
 from dphist.outputs.target import target_of
 from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input
-from dphist.report.facts import gather_facts
-from dphist.report.render import FORMATS, render
 from dphist.report.writing import is_replaceable
 from report_cases import Done, run
 
@@ -87,10 +85,11 @@ def test_no_table_that_is_read_is_replaced(tmp_path: Path, kind: str) -> None:
         words = [*source, *FLAGS, "--output", output, "--output-table", table]
         refused(run(tmp_path, "release", path.name, *words))
     assert path.read_bytes() == before
-    # The table of its certificate is replaced as well.
+    # The file of its certificate is replaced as well.
+    (tmp_path / f"in.{kind}.day.certificate.json").write_text("item\ntea\n")
     target = target_of(path, "day")
     with pytest.raises(InvalidParameter, match="cannot write the release to table day in"):
-        refuse_own_input(target, path, table="day_certificate")
+        refuse_own_input(target, path, tmp_path / f"in.{kind}.day.certificate.json", table="other")
     # A database may hold both, and another may have a table of that name.
     refuse_own_input(target_of(path, "counts"), path, table="ev")
     refuse_own_input(target_of(path, "counts"), path, query="select * from ev")
@@ -103,10 +102,10 @@ def test_no_table_of_a_server_that_is_read_is_replaced() -> None:
     address = "postgresql://me:secret@host:5432/shop?sslmode=require"
     for source, table in ((address, "ev"), ("postgres://host:5432/shop", "public.ev"), (address, "EV")):
         with pytest.raises(InvalidParameter, match="cannot write the release to") as error:
-            refuse_own_input(target_of(address, "ev"), source, table=table)
+            refuse_own_input(target_of(address, "ev", certificate="c"), source, table=table)
         assert "secret" not in str(error.value)
-    refuse_own_input(target_of(address, "ev"), "postgresql://host:5432/other", table="ev")
-    refuse_own_input(target_of(address, "counts"), address, table="ev")
+    refuse_own_input(target_of(address, "ev", certificate="c"), "postgresql://host:5432/other", table="ev")
+    refuse_own_input(target_of(address, "counts", certificate="c"), address, table="ev")
 
 
 def test_names_that_differ_are_different_files(tmp_path: Path) -> None:
@@ -157,69 +156,60 @@ def written(folder: Path) -> Path:
 def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "sub").mkdir()
-    dphist.ledger.Ledger.init(tmp_path / "budget.ledger", "shop", epsilon=5.0, delta=1e-5)
-    (tmp_path / "request.toml").write_text('input = "log.txt"\n')
-    (tmp_path / "log.txt").write_text(ROWS)
+    dphist.ledger.Ledger.init(tmp_path / "budget.html", "shop", epsilon=5.0, delta=1e-5)
+    (tmp_path / "request.html").write_text('input = "log.html"\n')
+    (tmp_path / "log.html").write_text(ROWS)
     (tmp_path / "letter.html").write_text("<!doctype html>\n<title>Dear all</title>")
-    (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / "counts.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    asks = ["report", "../out.csv", "--format", "text", "--force"]
-    for name in ("budget.ledger", "request.toml", "log.txt", "letter.html"):
-        done = run(tmp_path / "sub", *asks, "--output", f"../{name}")
+    for name in ("budget.html", "request.html", "log.html", "letter.html"):
+        done = run(tmp_path / "sub", "report", "../out.csv", "--force", "--output", f"../{name}")
         assert done.returncode == 2
         assert f"../{name} cannot be written: it already exists and is not a report of dphist" in done.stderr
         assert "remove it yourself" in done.stderr
-    done = run(tmp_path / "sub", *asks, "--output", "r.txt", "--figures", "../charts")
-    assert (done.returncode, "is not a report of dphist" in done.stderr) == (2, True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     # What a query reads is known to nobody but the database.
     database(tmp_path / "in.duckdb")
-    query = ["--query", "select * from read_csv('log.txt')"]
-    done = run(tmp_path, "release", "in.duckdb", *query, *FLAGS, "--output", "q.csv", "--report", "log.txt")
-    assert (done.returncode, (tmp_path / "log.txt").read_text()) == (2, ROWS)
+    query = ["--query", "select * from read_csv('log.html')"]
+    done = run(tmp_path, "release", "in.duckdb", *query, *FLAGS, "--output", "q.csv", "--report", "log.html")
+    assert (done.returncode, (tmp_path / "log.html").read_text()) == (2, ROWS)
     assert not (tmp_path / "q.csv").exists(), "it is found out before anything is made"
 
 
 @pytest.mark.usefixtures("quick")
-def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
-    """PNG is in the tests of the command."""
+def test_every_report_is_known_again(tmp_path: Path) -> None:
     written(tmp_path)
-    for name, more in (("a.html", ()), ("a.md", ("--figures", "f")), ("a.txt", ())):
-        (tmp_path / name).touch()
-        for _ in range(2):
-            done = run(tmp_path, "report", "out.csv", "--output", name, *more, "--force")
-            assert done.returncode == 0, done.stderr
-    made = [*(tmp_path / "f").iterdir(), *tmp_path.glob("a.*")]
-    assert len(made) == 7
-    assert all(is_replaceable(path) for path in made)
+    (tmp_path / "a.html").touch()
+    for _ in range(2):
+        done = run(tmp_path, "report", "out.csv", "--output", "a.html", "--force")
+        assert done.returncode == 0, done.stderr
+    assert is_replaceable(tmp_path / "a.html")
     assert not is_replaceable(tmp_path / "out.csv")
     # A mark in another place is what somebody wrote, such as an item.
-    text = render(gather_facts(tmp_path / "out.csv"), FORMATS[2])
-    (tmp_path / "quoted.txt").write_text(text + "signed: me\n")
-    assert not is_replaceable(tmp_path / "quoted.txt")
+    text = (tmp_path / "a.html").read_text()
+    for changed in (f"Dear all,\n{text}", text.replace("<head>", f"<head>{' ' * 5000}")):
+        (tmp_path / "quoted.html").write_text(changed)
+        assert not is_replaceable(tmp_path / "quoted.html")
 
 
-def test_a_report_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_does_not_replace_a_file_that_appears_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dphist.report.facts._POINTS", 3)
     written(tmp_path)
-    (tmp_path / "r.txt").write_text("mine")
-    (tmp_path / "here").mkdir()
-    # It is there when the report is begun, and another file once it is written.
+    (tmp_path / "r.html").write_text("mine")
+    # It is a report when the command begins, and another file once it is written.
     calls = iter([True, False])
     monkeypatch.setattr("dphist.report.writing.is_replaceable", lambda _: next(calls))
-    done = run(tmp_path, "report", "out.csv", "--output", "r.txt", "--figures", "here/new/deep", "--force")
+    done = run(tmp_path, "report", "out.csv", "--output", "r.html", "--force")
     assert done.returncode == 2, done.stderr
-    assert os.listdir(tmp_path / "here") == []
-    assert (tmp_path / "r.txt").read_text() == "mine"
+    assert (tmp_path / "r.html").read_text() == "mine"
 
 
-def test_a_release_offers_no_format_that_it_has_not(tmp_path: Path) -> None:
+def test_a_report_is_a_page(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(ROWS)
     words = ["release", "log.csv", *FLAGS, "--output", "out.csv", "--report", "r.pdf"]
     done = run(tmp_path, *words)
     assert done.returncode == 2
     assert "the report must end in .html" in done.stderr
-    assert "--format" not in done.stderr
     written(tmp_path)
-    assert "--format" in run(tmp_path, "report", "out.csv", "--output", "r.pdf").stderr
+    assert "the report must end in .html" in run(tmp_path, "report", "out.csv", "--output", "r.pdf").stderr

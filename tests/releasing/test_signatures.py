@@ -19,7 +19,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -31,6 +30,7 @@ from dphist.ledger import Checkpoint, Ledger, Spend, SumComposer
 from dphist.ledger.store import NOTHING, digest
 from dphist.outputs.certificate_text import SEAL, certificate_text, parse_certificate, self_digest
 from dphist.signatures import Trust, examine, fingerprint_of, make_key, read_public_key, signer_of
+from exports import certificate_of, export, verify
 from ledger_data import tamper
 from release_commands import FLAGS, command, log_in
 from release_data import events
@@ -55,10 +55,6 @@ def write(path: Path, key: Path | None, counts: tuple[int, int] = (900, 700), **
     dphist.release_histogram(["tea", "milk"], list(counts), PLAN).write(path, sign=key, **more)
 
 
-def certificate_of(path: Path) -> Path:
-    return Path(f"{path}.certificate.json")
-
-
 def sealed_again(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a certificate and compute its digest again, as a forger without the key can."""
     certificate = certificate_of(path)
@@ -74,7 +70,7 @@ def put_signature(signature: Any, document: dict[str, Any]) -> None:
 
 
 def refused(path: Path, key: Path, **more: Any) -> dphist.Verification:
-    found = dphist.verify(path, public_key=f"{key}.pub", **more)
+    found = verify(path, public_key=f"{key}.pub", **more)
     assert not found.verified
     assert found.problems
     return found
@@ -84,22 +80,22 @@ def refused(path: Path, key: Path, **more: Any) -> dphist.Verification:
 def test_every_kind_of_output(tmp_path: Path, keys: Path, name: str) -> None:
     path = tmp_path / name
     write(path, keys / "own")
-    found = dphist.verify(path, public_key=keys / "own.pub")
+    found = verify(path, public_key=keys / "own.pub")
     assert found.verified, found
     own = fingerprint_of(read_public_key(keys / "own.pub"))
     assert (found.signature, found.signed_by) == ("trusted", own)
     assert found.to_dict()["signed_by"] == own
     # Without the public key, only the fingerprint is known.
-    found = dphist.verify(path)
+    found = verify(path)
     assert (found.verified, found.signature, found.signed_by) == (True, "valid", own)
     assert "--public-key" in str(found)
     assert refused(path, keys / "other").signature == "other key"
     # Replaced by a valid release with another key, then by one without a signature.
     write(path, keys / "other", (90_000, 700), force=True)
-    assert dphist.verify(path).verified
+    assert verify(path).verified
     assert refused(path, keys / "own").signature == "other key"
     write(path, None, (90_000, 700), force=True)
-    found = dphist.verify(path)
+    found = verify(path)
     assert (found.verified, found.signature, found.signed_by) == (True, "missing", None)
     assert "not signed" in str(found)
     assert refused(path, keys / "own").signature == "missing"
@@ -117,7 +113,6 @@ def test_changed_counts_sealed_again(tmp_path: Path, keys: Path) -> None:
     sealed_again(path, changed)
     assert refused(path, keys / "own").signature == "invalid"
     assert not dphist.verify(path).verified
-    # Only signed certificates name a database.
     sealed_again(path, lambda document: (document.pop("signature"), document["output"].update(database="x")))
     assert not dphist.verify(path).verified
     sealed_again(path, lambda document: (document.update(signature=None), document["output"].pop("database")))
@@ -190,24 +185,24 @@ def test_swapped_releases(tmp_path: Path, keys: Path) -> None:
 
 @pytest.mark.parametrize("name", ["q.sqlite", "q.duckdb"])
 def test_swapped_tables_and_databases(tmp_path: Path, keys: Path, name: str) -> None:
-    path = tmp_path / name
+    """An export has any name; what was signed is the name of the certificate."""
+    path, own = tmp_path / name, keys / "own"
     for table, counts in (("january", (900, 700)), ("february", (500, 300))):
-        write(path, keys / "own", counts, table=table)
-    assert dphist.verify(path, table="january", public_key=keys / "own.pub").verified
-    other = tmp_path / f"other{path.suffix}"
-    shutil.copyfile(path, other)
-    assert "database has the name" in refused(other, keys / "own", table="january").problems[0]
-    statements = [
-        f"ALTER TABLE {old}{end} RENAME TO {new}{end}"
-        for old, new in (("january", "aside"), ("february", "january"), ("aside", "february"))
-        for end in ("", "_certificate")
-    ]
-    with closing(sqlite3.connect(path) if name == "q.sqlite" else duckdb.connect(str(path))) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    assert dphist.verify(path, table="january").verified
-    assert "has the name 'january'" in refused(path, keys / "own", table="january").problems[0]
+        write(path, own, counts, table=table)
+    assert verify(path, "january", public_key=f"{own}.pub").verified
+    (other := tmp_path / "other").mkdir()
+    for old, new in (("january", "february"), ("february", "january")):
+        shutil.copyfile(certificate_of(path, old), certificate_of(other / name, new))
+    for file in (export(path, "january"), export(path, "february")):
+        for table in ("january", "february"):
+            refused(file, own, certificate=certificate_of(other / name, table))
+    february = export(path, "february")
+    assert dphist.verify(february, certificate=certificate_of(other / name, "january")).verified
+    (problem,) = refused(february, own, certificate=certificate_of(other / name, "january")).problems
+    assert problem == f"the release has the name '{name}.january', but was signed as '{name}.february'"
+    # As the table of another database.
+    shutil.copyfile(certificate_of(path, "february"), other / f"other{name}.february.certificate.json")
+    refused(february, own, certificate=other / f"other{name}.february.certificate.json")
 
 
 def test_flipped_bits(tmp_path: Path, keys: Path) -> None:
@@ -417,7 +412,7 @@ def test_invalid_public_keys(tmp_path: Path, keys: Path) -> None:
             read_public_key(file)
         if name not in ("wrong half", "missing"):
             continue
-        for words in (["verify", "q.csv"], ["report", "q.csv"]):
+        for words in (["verify", "q.csv"], ["report", "q.csv", "--json"]):
             done = command(tmp_path, *words, "--public-key", str(file))
             assert done.code == 2, (name, done)
             assert done.err.count("\n") == 1, done.err
@@ -571,7 +566,7 @@ def test_sketches(tmp_path: Path, keys: Path) -> None:
 def test_reports(tmp_path: Path, keys: Path) -> None:
     write(tmp_path / "q.csv", keys / "own")
     own = fingerprint_of(read_public_key(keys / "own.pub"))
-    assert own in dphist.make_report(tmp_path / "q.csv", "text", public_key=keys / "own.pub")
+    assert own in dphist.make_report(tmp_path / "q.csv", public_key=keys / "own.pub")
     data = command(tmp_path, "report", "q.csv", "--public-key", str(keys / "own.pub"), "--json").data
     assert (data["signature"], data["signed_by"]) == ("trusted", own)
     assert data["verify"] == "dphist verify q.csv --public-key own.pub"

@@ -28,7 +28,7 @@ def page_of(release: Any, folder: Path) -> str:
     if isinstance(release, str):
         text = report_of(release)
     else:
-        text = render(release if isinstance(release, Facts) else gather_facts(release), "html")
+        text = render(release if isinstance(release, Facts) else gather_facts(release))
     path.write_text(text, encoding="utf-8")
     return path.as_uri()
 

@@ -16,7 +16,7 @@ import dphist
 from dphist.outputs.certificate_text import SEAL
 from dphist.report.charts import report_charts
 from dphist.report.facts import gather_facts, refuse_unverified
-from dphist.report.render import FORMATS, render
+from dphist.report.render import render
 from release_data import events, resealed
 from report_cases import BUDGET, COUNTS, Page, booked, run
 
@@ -62,15 +62,13 @@ def seal(path: Path, document: dict[str, Any]) -> None:
 
 def check_output(path: Path) -> None:
     facts = gather_facts(path)
-    for format in FORMATS:
-        text = render(facts, format)
-        assert not UNSEEN.search(text), (format, UNSEEN.search(text))
-        text.encode()
-    page = Page(render(facts, "html"))
+    text = render(facts)
+    assert not UNSEEN.search(text), UNSEEN.search(text)
+    text.encode()
+    page = Page(text)
     assert sum(tag == "script" for tag, _ in page.tags) == 2
     assert json.loads(page.download) == json.loads(Path(f"{path}.certificate.json").read_text())
-    assert "<script>hacked" not in render(facts, "markdown")
-    assert re.search(r"(?<!\\)\[a(?<!\\)\]", render(facts, "markdown")) is None
+    assert "<script>hacked" not in text
     for chart in report_charts(facts):
         assert not UNSEEN.search(chart.svg())
     for words in (["verify"], ["verify", "--json"], ["report", "--json"]):

@@ -18,7 +18,7 @@ from dphist import plan, verify
 from dphist.cli import commands
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, OverBudget
 from dphist.ledger import Ledger
-from dphist.publishing import write_files
+from dphist.publishing import write_file
 from dphist.sketch import MisraGries
 from release_commands import bookings, command, names, watching
 from release_data import events
@@ -173,10 +173,10 @@ def test_an_interruption_says_what_was_written(folder: Path, monkeypatch: pytest
     with monkeypatch.context() as patched:
         # A signal that waits until the file is in place.
         def write_and_interrupt(*given: Any, **options: Any) -> None:
-            write_files(*given, **options)
+            write_file(*given, **options)
             signal.raise_signal(signal.SIGINT)
 
-        patched.setattr("dphist.sketch.counters.write_files", write_and_interrupt)
+        patched.setattr("dphist.sketch.counters.write_file", write_and_interrupt)
         stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20

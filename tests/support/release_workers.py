@@ -20,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dphist
+from dphist import publishing
 from dphist.cli import main
 from dphist.errors import OverBudget
 from dphist.ledger import Ledger
@@ -88,16 +90,10 @@ def wait(folder: Path, step: str) -> None:
     )  # fmt: skip
 
 
-def certificate_first(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
+def certificate_first(put_data: Callable[[], None], certificate: Path, final: Path, *, force: bool) -> None:
     """The wrong order: for a moment a new certificate is beside old data."""
-    del work
-    os.replace(certificate, certified)
-    os.replace(data, final)
-
-
-def place_certificate_first(pairs: Any) -> None:
-    for new, final in reversed(pairs):
-        os.link(new, final)
+    publishing.place(certificate, final, force=force)
+    put_data()
 
 
 # For a run that is not killed: the number of events, and those before which the folder had changed.
@@ -220,7 +216,7 @@ def kills(variant: str) -> None:
     if variant == "late":
         vars(spending)["Attempt"] = Late
     if variant == "certificate-first":
-        vars(write).update(replace_pair=certificate_first, place_new=place_certificate_first)
+        vars(write)["publish"] = certificate_first
     for line in sys.stdin:
         request = json.loads(line)
         answer = carried_out(request)

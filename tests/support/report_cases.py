@@ -25,7 +25,7 @@ from dphist.cli import main
 from dphist.report import facts
 from dphist.report.charts import Chart
 from dphist.report.facts import Facts, gather_facts
-from dphist.report.render import FORMATS, ReportFormat, render
+from dphist.report.render import render
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
@@ -124,20 +124,19 @@ def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
 
 
 @cache
-def report_of(name: str, format: ReportFormat = "html") -> str:
-    return render(made(name)[1], format)
+def report_of(name: str) -> str:
+    return render(made(name)[1])
 
 
-def render_quickly(facts: Facts, format: ReportFormat) -> str:
+def render_quickly(facts: Facts) -> str:
     """The report with the words of its charts: drawing them takes longer than all the rest."""
     with mock.patch.object(Chart, "svg", lambda chart, **_: f"<svg>{chart.title}: {chart.words}</svg>"):
-        return render(facts, format)
+        return render(facts)
 
 
-def flat(facts: Facts) -> dict[str, str]:
-    """Every format without line ends, Markdown's escapes and the page's scripts."""
-    texts = {format: render_quickly(facts, format).partition("<script")[0] for format in FORMATS}
-    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+def flat(facts: Facts) -> str:
+    """The page without line ends and scripts."""
+    return " ".join(render_quickly(facts).partition("<script")[0].split())
 
 
 def data_of(chart: Chart) -> list[dict[str, Any]]:

@@ -212,11 +212,11 @@ def _check_plot(plot: Path | None, force: bool) -> None:
 
 def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
     if plot is not None:
-        from dphist.publishing import write_files
+        from dphist.publishing import write_file
         from dphist.report.charts import chart
 
         content = chart(result).content("png" if plot.suffix.lower() == ".png" else "svg")
-        write_files({plot: (content, 0o666)}, force=force)
+        write_file(plot, content, force=force)
         write_error(f"Wrote {plot}")
 
 

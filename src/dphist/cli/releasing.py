@@ -83,7 +83,7 @@ def release(
     no_offset: Annotated[bool, advanced_option("--no-offset", help="The same as --offset none.")] = False,
     report: Annotated[
         str | None,
-        output_option(metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report."),
+        output_option(metavar="FILE", help="Also write a report, such as report.html; see dphist report."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -209,9 +209,9 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
     # Every run of an id writes the report again.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        from dphist.cli.reporting import check_report, report_release
+        from dphist.cli.reporting import check_report_of, report_release
 
-        check_report(report, reported_as)
+        check_report_of(report, reported_as)
     failed = None
     # Then standard output has only the release.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
@@ -220,7 +220,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, reported_as)
+            failed = report_release(report, reported_as, result)
     # Show the release even if its report failed.
     reported = {} if report is None else {"report": report if failed is None else None}
     already = f"the id {request.id!r} has this result" if request.id is not None and not placed else ""

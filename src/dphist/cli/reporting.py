@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,12 @@ from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, error_sente
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
+    from dphist.outputs.target import Target
+    from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
+    from dphist.releasing.result import Release
 
-Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, folder or database.")]
-Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")]
+Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file or folder, or an exported table.")]
 Certificate = Annotated[
     str | None,
     typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not next to the release."),
@@ -30,69 +32,52 @@ PublicKey = Annotated[
 def report(
     name: Name,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help=".html, .md or .txt. [text on the screen]"),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page to write, such as report.html.")
     ] = None,
-    format: Annotated[
-        Literal["html", "markdown", "text"] | None,
-        typer.Option(help="Format, if --output has no file extension. [text]"),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write each chart to a file in this folder.")
-    ] = None,
-    figure_format: Annotated[Literal["svg", "png"], typer.Option(help="Format of these files.")] = "svg",
-    table: Table = None,
     certificate: Certificate = None,
     public_key: PublicKey = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier report, and nothing else.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Explain a release: counts with error bars, the privacy guarantee, and what the numbers leave out.
 
-    The release is verified first; one that does not match its certificate gets no report. The HTML report is one
-    file that needs no network.
+    The release is verified first; one that does not match its certificate gets no report. The report is one HTML
+    file that needs no network and prints well.
 
     \b
     Examples:
-      dphist report queries.parquet
       dphist report queries.parquet -o report.html
       dphist report queries.parquet -o report.html --public-key release.key.pub
-      dphist report results.duckdb --table queries -o report.md --figures charts
+      dphist report queries.csv -o report.html \\
+        --certificate results.duckdb.queries.certificate.json
+      dphist report queries.parquet --json
     \b
     Exit code 0: written. 1: the release is not verified, or the report could
     not be written. 2: bad parameters.
     """
     _check_exists(name)
-    from dphist.outputs.write import kept_files, refuse_overwriting
+    if output is None and not as_json:
+        raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
+    from dphist.outputs.write import kept_files
     from dphist.report.facts import gather_facts
-    from dphist.report.render import format_of, report_data
-    from dphist.report.writing import check_place, write_report
+    from dphist.report.render import render, report_data
+    from dphist.report.writing import check_report, write_report
 
-    if format is None:
-        format = "text" if output is None else format_of(output, "; or choose a --format")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
     kept = kept_files(name, certificate)
     if output is not None:
-        refuse_overwriting(output, kept)
-        check_place(output, force=force)
-    facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
-    drawn, content = write_report(facts, format, output, figures, figure_format, force=force, kept=kept)
+        check_report(output, kept, force=force)
+    facts = gather_facts(name, certificate=certificate, public_key=public_key)
+    if output is not None:
+        write_report(render(facts), output, kept, force=force)
     with closed_pipe_ignored():
-        if output is None:
-            show({"report": None, "figures": drawn, **report_data(facts)}, content, as_json)
-            return
-        text = f"Report written to {output}\n" + (f"Figures written to {', '.join(drawn)}\n" if drawn else "")
-        show({"report": str(output), "figures": drawn, **report_data(facts)}, text, as_json, quiet)
+        data = {"report": None if output is None else str(output), **report_data(facts)}
+        show(data, f"Report written to {output}\n", as_json, quiet)
 
 
 @app.command()
 def verify(
     name: Name,
-    table: Table = None,
     certificate: Certificate = None,
     public_key: PublicKey = None,
     not_before: Annotated[
@@ -112,14 +97,13 @@ def verify(
       dphist verify queries.parquet
       dphist verify queries.parquet --public-key release.key.pub \\
         --not-before 2026-11-01
-      dphist verify results.duckdb --table queries --json
+      dphist verify queries.csv \\
+        --certificate results.duckdb.queries.certificate.json
     """
     _check_exists(name)
     from dphist.releasing.verify import verify as verify_release
 
-    found = verify_release(
-        name, table=table, certificate=certificate, public_key=public_key, not_before=not_before
-    )
+    found = verify_release(name, certificate=certificate, public_key=public_key, not_before=not_before)
     show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)
     if not found.verified:
         raise typer.Exit(1)
@@ -131,25 +115,14 @@ def _check_exists(name: str) -> None:
         raise InputError(f"there is no file {name}")
 
 
-def check_report(name: str, request: Request) -> None:
+def check_report_of(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.target import target_of
-    from dphist.outputs.write import kept_files, refuse_overwriting
-    from dphist.report.charts import require_plotting
-    from dphist.report.render import format_of
-    from dphist.report.writing import check_place
+    from dphist.report.writing import check_report
 
-    path = Path(name)
-    if format_of(path) == "html":
-        require_plotting()
-    refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-    check_place(path, force=request.force)
-    if request.output is None:
+    target = _target_of(request)
+    check_report(Path(name), _kept_files(request, target), force=request.force)
+    if target is None:
         return
-    target = target_of(
-        request.output, request.output_table, request.output_format, request.certificate,
-        objects=request.engine_name != "spark",
-    )  # fmt: skip
     if target.is_stdout:
         raise InvalidParameter(
             "--report has to read the release back: write it to a file instead of standard output"
@@ -163,23 +136,40 @@ def check_report(name: str, request: Request) -> None:
         )
 
 
-def report_release(name: str, request: Request) -> OutputError | None:
+def _target_of(request: Request) -> Target | None:
+    from dphist.outputs.target import target_of
+
+    if request.output is None:
+        return None
+    return target_of(
+        request.output, request.output_table, request.output_format, request.certificate,
+        objects=request.engine_name != "spark",
+    )  # fmt: skip
+
+
+def _kept_files(request: Request, target: Target | None) -> list[Kept]:
+    from dphist.outputs.write import kept_files
+
+    certificate = None if target is None or target.is_object else target.certificate_path
+    return kept_files(request.output, certificate, input=request.input, items=request.items)
+
+
+def report_release(name: str, request: Request, result: Release) -> OutputError | None:
     """Write the report of a release that was just written.
 
     Returns an error instead of raising it: the release itself has succeeded.
     """
-    assert request.output is not None
-    path = Path(name)
+    target = _target_of(request)
+    assert target is not None
     try:
-        from dphist.outputs.write import kept_files, refuse_overwriting
-        from dphist.publishing import write_files
-        from dphist.report.render import format_of, make_report
-        from dphist.report.writing import check_place
+        from dphist.report.render import make_report
+        from dphist.report.writing import write_report
 
-        content = make_report(request.output, format_of(path), table=request.output_table)
-        refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-        check_place(path, force=request.force)
-        write_files({path: (content.encode(), 0o666)}, force=request.force)
+        if target.is_database:
+            page = make_report(result, certificate=target.certificate_path)
+        else:
+            page = make_report(target.address)
+        write_report(page, Path(name), _kept_files(request, target), force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)

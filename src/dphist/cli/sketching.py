@@ -130,7 +130,7 @@ def merge(
 @sketch.command()
 @takes(
     "epsilon", "delta", "output", "mechanism", "minimize", "count_name", "round", "output_table", "output_format",
-    "sign", "force", "ledger", "dataset", "seed", required=("epsilon", "delta"),
+    "certificate", "sign", "force", "ledger", "dataset", "seed", required=("epsilon", "delta"),
 )  # fmt: skip
 def release(
     name: Annotated[str, typer.Argument(metavar="SKETCH", help="File written by dphist sketch build or merge.")],
@@ -191,7 +191,8 @@ def release(
         return
     if output is None:
         raise InvalidParameter("give --output NAME or --dry-run: a release is written with its certificate")
-    target = target_of(output, options.get("output_table"), options.get("output_format"))
+    named = None if output == "-" else options.get("certificate")
+    target = target_of(output, options.get("output_table"), options.get("output_format"), named)
     target = replace(target, sign=signer)
     refuse_own_input(target, name, key=sign)
     with stoppable() as placed:

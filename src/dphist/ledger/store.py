@@ -52,7 +52,7 @@ from dphist.publishing import (
     sync_folder,
     why_not_a_file,
     workplace,
-    write_files,
+    write_file,
 )
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
@@ -456,7 +456,7 @@ class Checkpoint:
         file, signer = checked_path(path, "a checkpoint"), signer_of(sign)
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_files({file: (certificate_text(document).encode(), 0o644)})
+        write_file(file, certificate_text(document).encode(), 0o644)
         return signer.fingerprint
 
     @classmethod

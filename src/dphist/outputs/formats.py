@@ -147,6 +147,58 @@ def _digest_cells(column: Any) -> list[Any]:
     return [c.rstrip("0").rstrip(".") if c is not None and "." in c else c for c in cells]
 
 
+def storable(table: Any, kind: str) -> Any:
+    """The table in types that this kind of database stores exactly; text for the rest."""
+    return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
+
+
+def _column(column: Any, kind: str) -> Any:
+    import pyarrow.compute as pc
+
+    given, types = column.type, pa.types
+    if types.is_string(given) or types.is_large_string(given):
+        # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
+        return pc.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
+    if types.is_null(given):
+        return column.cast(pa.string())
+    if types.is_floating(given):
+        # Adding zero turns -0.0 into 0.0, as SQLite does.
+        wide = column.cast(pa.float32() if given == pa.float16() else given)
+        return pc.add(wide, pa.scalar(0.0, wide.type))
+    if types.is_integer(given):
+        if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
+            return column
+        return _or_text(column, pa.int64())
+    if types.is_decimal(given):
+        # SQLite would turn decimals into floats.
+        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
+            return as_text(column)
+        return _or_text(column, pa.decimal128(given.precision, given.scale))
+    if types.is_timestamp(given):
+        return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
+    if types.is_date(given) or types.is_time(given):
+        return _or_text(column, pa.date32() if types.is_date(given) else pa.time64("us"))
+    if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
+        return column.cast(pa.binary())
+    return column if types.is_boolean(given) else as_text(column)
+
+
+def _or_text(column: Any, kind: Any) -> Any:
+    """The column in this type if that is exact, else as text."""
+    try:
+        return column.cast(kind)
+    except (pa.ArrowException, ValueError):
+        return as_text(column)
+
+
+def digest_of_values(table: Any, kind: str) -> str:
+    """The digest of a table of this kind of database: it is the same for every export that keeps the values.
+
+    The order of rows does not matter.
+    """
+    return digest_of(storable(table, kind))
+
+
 def type_named(described: str) -> Any | None:
     """The Arrow type that is written like this, or None for a nested or unknown type."""
     try:
@@ -171,6 +223,8 @@ def restore_column(column: Any, described: str | None) -> Any:
             return pa.chunked_array([pa.nulls(len(column))])
         if isinstance(column.type, pa.BaseExtensionType):
             column = _storage(column)
+        if pa.types.is_boolean(wanted) and pa.types.is_string(column.type):
+            return _truth_values(column)
         if "binary" in str(wanted) and pa.types.is_string(column.type):
             cells = [None if c is None else b64decode(c, validate=True) for c in column.to_pylist()]
             return pa.chunked_array([pa.array(cells, wanted)])
@@ -179,6 +233,15 @@ def restore_column(column: Any, described: str | None) -> Any:
         return column.cast(wanted)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return column
+
+
+def _truth_values(texts: Any) -> Any:
+    """True and false from text; PostgreSQL writes t and f."""
+    import pyarrow.compute as pc
+
+    for letter, word in (("t", "true"), ("f", "false")):
+        texts = pc.if_else(pc.equal(texts, letter), word, texts)
+    return texts.cast(pa.bool_())
 
 
 def _times_of(texts: Any, wanted: Any) -> Any:

@@ -1,8 +1,10 @@
 """Read an untrusted release and its certificate, and report whether they match.
 
-A few hundred KB of Parquet, or of a database, can decode to many GB, and a damaged file can crash the process that
-decodes it. So a child process with limits on memory and time reads the open file or the database, and streams
-Arrow batches to its standard output. Text files decode to a few times their size and need no child.
+A few hundred KB of Parquet can decode to many GB, and a damaged file can crash the process that decodes it. So a
+child process with limits on memory and time reads the open file, and streams Arrow batches to its standard output.
+Text files decode to a few times their size and need no child.
+
+A certificate of a database table has a digest of its values, which every file that the table is exported to keeps.
 """
 
 from __future__ import annotations
@@ -25,21 +27,19 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from dphist.errors import InputError
+from dphist.errors import DphistError, InputError
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
 from dphist.outputs.certificate_text import (
     LARGEST_CERTIFICATE,
-    SIGNATURE,
     output_of,
     parse_certificate,
     same_json,
     types_of,
 )
-from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
+from dphist.outputs.formats import ESCAPES, PACKED, digest_of_values, holds, read_text, restore_column
 from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest
-from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
-from dphist.outputs.target import CERTIFICATE, DATABASES, KINDS, Target, suffix_kind, target_of
+from dphist.outputs.target import CERTIFICATE, DATABASES, KINDS, suffix_kind
 from dphist.publishing import PathLike, open_regular
 
 # A table may take this much memory, or this many times the size of its file, whichever is more.
@@ -63,7 +63,10 @@ _WRONG_ROWS: Final = "it does not have as many rows as its certificate lists"
 _NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
 # Takes minutes to digest; a sparse file can have any size.
 _LARGEST_FILE: Final = 256 << 30
-_LARGEST_ANSWER: Final = 4 << 30
+_EXPORT: Final = (
+    "{} is a database: export the table to a file, such as TABLE.csv, and run dphist verify TABLE.csv "
+    "--certificate {}"
+)
 
 
 # Arrow imports pandas and numpy where they are installed, which would take half of the time.
@@ -83,6 +86,10 @@ class Absent(InputError):
     """There is nothing at the address."""
 
 
+class Unreadable(DphistError):
+    """Why a file cannot be decoded; empty if it is damaged."""
+
+
 @dataclass(frozen=True)
 class Readback:
     """A release as it was read. `table` and `document` are None if they cannot be read or do not match.
@@ -96,33 +103,26 @@ class Readback:
     problems: tuple[str, ...]
 
 
-def read_release(address: PathLike, table: str | None = None, certificate: PathLike | None = None) -> Readback:
-    """Read a release back. `certificate` is its file, or its table in a database, if it is not the usual one.
+def read_release(address: PathLike, certificate: PathLike | None = None) -> Readback:
+    """Read a release back. `certificate` is its file, if it is not the usual one.
 
     Raises `InputError` if there is no data to read; anything wrong with it is in `problems`.
     """
     name = os.fspath(address)
+    if is_postgres(name):
+        raise InputError(_EXPORT.format(without_secrets(name), "FILE"))
     if is_object(name) or (certificate is not None and is_object(os.fspath(certificate))):
         with tempfile.TemporaryDirectory(prefix="dphist-read-") as folder:
-            return read_release(*_fetch_objects(name, table, certificate, Path(folder)))
-    if is_postgres(name):
-        return _from_database(target_of(name, table), certificate)
+            return read_release(*_fetch_objects(name, certificate, Path(folder)))
     if not os.path.isfile(name) and not os.path.isdir(name):
         raise Absent(f"there is no file {without_secrets(name)}")
     try:
-        if os.path.isdir(name):
-            return _from_folder(Path(name), certificate)
-        kind = suffix_kind(name) or _database_kind(Path(name))
-        if kind in DATABASES:
-            return _from_database(target_of(name, table, kind), certificate)
-        return _from_file(Path(name), kind, certificate)
+        return (_from_folder if os.path.isdir(name) else _from_file)(Path(name), certificate)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
 
 
-def _fetch_objects(
-    name: str, table: str | None, certificate: PathLike | None, folder: Path
-) -> tuple[str, str | None, str | None]:
+def _fetch_objects(name: str, certificate: PathLike | None, folder: Path) -> tuple[str, str]:
     """Arguments for `read_release` with local copies of objects; a missing certificate is missing there too."""
     copies = {}
     certified = beside(name, CERTIFICATE) if certificate is None else os.fspath(certificate)
@@ -134,16 +134,7 @@ def _fetch_objects(
                 (copies[place],) = copy_objects(given, folder / place)
             elif place == "data":
                 raise InputError(f"there is no file {without_secrets(given)}")
-    return copies["data"], table, copies["certificate"]
-
-
-def _database_kind(path: Path) -> str | None:
-    """The kind of a database file, by its first bytes."""
-    with open_regular(path) as file:
-        head = file.read(16)
-    if head.startswith(b"SQLite format 3"):
-        return "sqlite"
-    return "duckdb" if head[8:12] == b"DUCK" else None
+    return copies["data"], copies["certificate"]
 
 
 def _digest(file: BufferedReader) -> str:
@@ -153,8 +144,8 @@ def _digest(file: BufferedReader) -> str:
     return file_digest(file, "sha256").hexdigest()
 
 
-def _certificate_file(path: Path, given: PathLike | None) -> tuple[dict[str, Any] | None, list[str]]:
-    where = Target(str(path), None, "csv").certificate_path if given is None else Path(given)
+def read_certificate(where: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The document of a certificate, if it can be read, and problems."""
     try:
         with open_regular(where) as file:
             return parse_certificate(file.read(LARGEST_CERTIFICATE + 1), where.name)
@@ -167,37 +158,61 @@ def _certificate_file(path: Path, given: PathLike | None) -> tuple[dict[str, Any
         return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
 
 
-def _from_file(path: Path, kind: str | None, certificate: PathLike | None) -> Readback:
-    document, problems = _certificate_file(path, certificate)
-    output = output_of(document)
+def _from_file(path: Path, given: PathLike | None) -> Readback:
+    kind = suffix_kind(path.name)
     with open_regular(path) as file:
-        matches = output.get("sha256") == _digest(file)
-        if document is not None and not matches:
+        head = file.read(16)
+        if head.startswith(b"SQLite format 3") or head[8:12] == b"DUCK":
+            raise InputError(_EXPORT.format(path, f"{path.name}.TABLE{CERTIFICATE}"))
+        file.seek(0)
+        document, problems = read_certificate(Path(given or path.with_name(path.name + CERTIFICATE)))
+        output = output_of(document)
+        written = next((known for known in (*KINDS, *DATABASES) if known == output.get("kind")), None)
+        exported = written in DATABASES
+        matches = not exported and output.get("sha256") == _digest(file)
+        if document is not None and not matches and not exported:
             problems.append(f"{path.name} {_NO_MATCH}")
-        # The file may have another format than its name suggests.
-        chosen = next((known for known in KINDS if known == output.get("kind") and known not in DATABASES), kind)
-        if chosen is None:
+        # The file may have another format than its name suggests, unless it was exported from a database.
+        chosen = kind if written is None or exported else written
+        if chosen is None or chosen in DATABASES:
             problems.append(f"{path.name} has neither a known ending nor a certificate that names its format")
         if chosen is None or problems:
             return Readback(None, document, matches, tuple(problems))
         try:
             table = _read_file(file, chosen, output)
-        except StoreError as error:
+        except Unreadable as error:
             return Readback(None, document, matches, (_unreadable(path.name, chosen, error),))
+    if exported:
+        return match_values(table, document, [], path.name)
     return Readback(table, document, matches, _shape_problems(table, output, path.name, chosen))
 
 
-def _unreadable(name: str, kind: str, error: StoreError) -> str:
+def match_values(table: Any, document: dict[str, Any] | None, problems: list[str], title: str) -> Readback:
+    """Compare the rows of a database table, or of a file that it was exported to, with its certificate."""
+    output = output_of(document)
+    try:
+        table = _restore_types(table, output)
+        matches = output.get("sha256") == digest_of_values(table, str(output.get("kind")))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        matches = False
+    if document is None or not matches:
+        lost = "" if document is None else f"{title} {_NO_MATCH}, or the export has lost digits or types"
+        return Readback(None, document, False, (*problems, *([lost] if lost else [])))
+    shape = _shape_problems(table, output, title, str(output.get("kind")))
+    return Readback(table, document, True, (*problems, *shape))
+
+
+def _unreadable(name: str, kind: str, error: Unreadable) -> str:
     return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
 
 
 def _read_file(file: BufferedReader, kind: str, output: dict[str, Any]) -> Any:
-    """The table of a file that matches its digest. Raises `StoreError`, with an empty text if it is damaged."""
+    """The table of a file that matches its digest. Raises `Unreadable`, with an empty text if it is damaged."""
     names, rows = output.get("columns"), output.get("rows")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         names = []
     if len(names) > MOST_COLUMNS:
-        raise StoreError(f"it has more than {MOST_COLUMNS:,} columns")
+        raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
     try:
         if kind in ("parquet", "arrow"):
             return _restore_types(_decode_file(file, kind, rows if isinstance(rows, int) else 0), output)
@@ -209,7 +224,7 @@ def _read_file(file: BufferedReader, kind: str, output: dict[str, Any]) -> Any:
         EOFError, zlib.error,
     ):  # fmt: skip
         # The error itself could quote a cell.
-        raise StoreError("") from None
+        raise Unreadable("") from None
 
 
 def _unpack(file: BufferedReader) -> BinaryIO:
@@ -220,7 +235,7 @@ def _unpack(file: BufferedReader) -> BinaryIO:
         while block := packed.read(_BLOCK):
             text.write(block)
             if text.tell() > allowed:
-                raise StoreError(f"it unpacks to more than {allowed >> 20:,} MiB, which is too much for its size")
+                raise Unreadable(f"it unpacks to more than {allowed >> 20:,} MiB, which is too much for its size")
     return text
 
 
@@ -232,7 +247,7 @@ def _restore_types(table: Any, output: dict[str, Any]) -> Any:
 
 def _from_folder(path: Path, certificate: PathLike | None) -> Readback:
     """A folder of Parquet files, as Spark writes it, with the certificate inside."""
-    document, problems = _certificate_file(path, certificate or path / FOLDER_CERTIFICATE)
+    document, problems = read_certificate(Path(certificate or path / FOLDER_CERTIFICATE))
     output = output_of(document)
     parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
     digests = {}
@@ -248,7 +263,7 @@ def _from_folder(path: Path, certificate: PathLike | None) -> Readback:
         return Readback(None, document, matches, tuple(problems))
     try:
         table = _read_parts(parts)
-    except StoreError as error:
+    except Unreadable as error:
         return Readback(None, document, matches, (_unreadable(path.name, "a folder of Parquet files", error),))
     return Readback(table, document, matches, _shape_problems(table, output, path.name, "folder"))
 
@@ -260,17 +275,15 @@ def _read_parts(parts: list[Path]) -> Any:
         with open_regular(part) as file:
             tables.append(_decode_file(file, "parquet", None))
         if sum(table.nbytes for table in tables) > allowed:
-            raise StoreError("it takes too much memory for its size")
+            raise Unreadable("it takes too much memory for its size")
     try:
         # Spark writes a file even if no row was released.
         return pa.concat_tables(tables)
     except (pa.ArrowException, ValueError):
-        raise StoreError("") from None
+        raise Unreadable("") from None
 
 
-def _shape_problems(
-    table: Any, output: dict[str, Any], title: str, kind: str, *, signed: bool = False
-) -> tuple[str, ...]:
+def _shape_problems(table: Any, output: dict[str, Any], title: str, kind: str) -> tuple[str, ...]:
     """Compare the table, in the types that it was written from, with what the certificate says about it."""
     shape = {"kind": kind, "columns": table.column_names, "rows": table.num_rows}
     # A certificate by Spark does not name types.
@@ -280,10 +293,10 @@ def _shape_problems(
         shape["types"] = _types(table, output.get("types"), exact=kind in ("parquet", "arrow"))
     if kind in ESCAPES and "escape_formulas" in output:
         shape["escape_formulas"] = True
-    # Compared elsewhere: the digest, and the names with the signature, which covers that of a database too.
-    elsewhere = {"name", "sha256", *({"database"} if signed and kind in ("sqlite", "duckdb") else ())}
+    # Compared elsewhere: the digest, and the name with the signature.
+    rest = {name: value for name, value in output.items() if name not in ("name", "sha256")}
     problems = []
-    if not same_json({name: value for name, value in output.items() if name not in elsewhere}, shape):
+    if not same_json(rest, shape):
         problems.append(f"{title} does not have the columns, types or rows that its certificate lists")
     if not isinstance(output.get("name"), str):
         problems.append("the certificate does not name the release that it belongs to")
@@ -302,69 +315,6 @@ def _types(table: Any, listed: Any, *, exact: bool) -> list[str]:
     ]
 
 
-def _from_database(target: Target, certificate: PathLike | None) -> Readback:
-    name = target.certificate_table if certificate is None else os.fspath(certificate)
-    try:
-        if target.kind == "postgresql":
-            table, cells = _read_server(target, name)
-        else:
-            job = {"path": os.path.abspath(target.address), "table": target.table_name, "certificate": name}
-            # Kept open: closing it would release a lock that this process holds on the database.
-            with open_regular(target.path) as file:
-                size = os.fstat(file.fileno()).st_size
-                certified, table = _decode({"kind": target.kind, **job}, _bytes_allowed(size), 2)
-            cells = certified.column(0).to_pylist() if certified.num_columns else None
-    except StoreError as error:
-        if error.trouble == "absent":
-            raise Absent(f"there is no {target.title()}") from None
-        if error.trouble == "unavailable":
-            raise InputError(f"{target.title()} cannot be read: {error}") from None
-        return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))
-    title = f"the certificate in table {name}"
-    if cells is None:
-        document, problems = None, [f"there is no certificate: no table {name}"]
-    elif len(cells) != 1 or cells[0] is None:
-        document, problems = None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
-    else:
-        document, problems = parse_certificate(cells[0], title)
-    output = output_of(document)
-    try:
-        digest = digest_of(table)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        problems.append(f"{target.title()} has values that were not written by dphist")
-        return Readback(None, document, False, tuple(problems))
-    matches = output.get("sha256") == digest
-    if document is not None and not matches:
-        problems.append(f"{target.title()} {_NO_MATCH}")
-    table = _restore_types(table, output)
-    if document is not None:
-        problems += _shape_problems(table, output, target.title(), target.kind, signed=SIGNATURE in document)
-    return Readback(table, document, matches, tuple(problems))
-
-
-def _parts_of_store(store: Store, table: str, certificate: str) -> tuple[list[str | None] | None, Iterator[Any]]:
-    """The cells of the certificate table, None if there is no such table, and the rows of the release."""
-    if store.find(table) is None:
-        raise StoreError("there is no such table", "absent")
-    cells = None if store.find(certificate) is None else store.read_certificate(certificate)
-    if cells is not None:
-        cells = [c if isinstance(c, str) and len(c) <= LARGEST_CERTIFICATE else None for c in cells]
-    return cells, store.batches(table)
-
-
-def _read_server(target: Target, certificate: str) -> tuple[Any, list[str | None] | None]:
-    """Read from PostgreSQL in this process: nothing is decoded but what the server sends."""
-    with open_store(target.kind, target.address) as store:
-        cells, stream = _parts_of_store(store, target.table_name, certificate)
-        batches, size = [], 0
-        for batch in stream:
-            size += batch.nbytes
-            if size > _LARGEST_ANSWER:
-                raise StoreError("it has more rows than fit in memory")
-            batches.append(batch)
-        return pa.Table.from_batches(batches), cells
-
-
 # ----------------------------------------------------------------------------------------------------- the decoder
 
 
@@ -373,46 +323,44 @@ def _bytes_allowed(size: int) -> int:
 
 
 def _decode_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
-    """The table of an open Parquet or Arrow file, which must have this many rows. Raises `StoreError`."""
+    """The table of an open Parquet or Arrow file, which must have this many rows. Raises `Unreadable`."""
     file.seek(0)
     limit = _bytes_allowed(os.fstat(file.fileno()).st_size)
-    return _decode({"kind": kind, "rows": rows}, limit, 1, file)[0]
+    return _decode({"kind": kind, "rows": rows}, limit, file)
 
 
-def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None = None) -> list[Any]:
-    """Let a child process decode this many tables. Raises `StoreError` with the reason if it does not."""
+def _decode(job: dict[str, Any], limit: int, file: BinaryIO) -> Any:
+    """Let a child process decode the table. Raises `Unreadable` with the reason if it does not."""
     late = threading.Event()
     # -P, because modules in the working folder, which may be one of downloads, must not be imported.
     command = [sys.executable, "-P", "-c", _CHILD, json.dumps({**job, "limit": limit})]
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL if file is None else file, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
     ) as process:  # fmt: skip
 
         def stop() -> None:
             late.set()
             process.kill()
 
-        timer, tables = threading.Timer(SECONDS, stop), list[Any]()
+        timer, table = threading.Timer(SECONDS, stop), None
         timer.start()
         try:
             with suppress(pa.ArrowException, OSError, EOFError):
-                while len(tables) < number:
-                    tables.append(_read_stream(process.stdout, limit))
+                table = _read_stream(process.stdout, limit)
             # A stream that breaks off can look complete: only the exit code shows that the child has finished.
-            if len(tables) == number and process.wait() == 0:
-                return tables
+            if table is not None and process.wait() == 0:
+                return table
             _, refusal = process.communicate()
         finally:
             timer.cancel()
             process.kill()
     code = process.returncode
     if late.is_set():
-        raise StoreError(f"reading it takes longer than {SECONDS:g} seconds")
+        raise Unreadable(f"reading it takes longer than {SECONDS:g} seconds")
     if code == _REFUSED:
-        reason, trouble = json.loads(refusal)
-        raise StoreError(reason, trouble)
-    raise StoreError(_too_large(limit) if code == _TOO_LARGE else "it is damaged")
+        raise Unreadable(refusal.decode())
+    raise Unreadable(_too_large(limit) if code == _TOO_LARGE else "it is damaged")
 
 
 def _read_stream(file: Any, limit: int) -> Any:
@@ -422,7 +370,7 @@ def _read_stream(file: Any, limit: int) -> Any:
             # Nulls count too: they take no bytes until they are used.
             taken += max(batch.nbytes, 16 * batch.num_rows * batch.num_columns)
             if taken > limit:
-                raise StoreError(_too_large(limit))
+                raise Unreadable(_too_large(limit))
             batches.append(batch)
         return pa.Table.from_batches(batches, stream.schema)
 
@@ -431,16 +379,9 @@ def _too_large(limit: int) -> str:
     return f"its table takes more than {limit >> 20:,} MiB of memory, which is too much for its size"
 
 
-def _tables(job: dict[str, Any], file: BinaryIO) -> Iterator[Iterator[Any]]:
-    """The batches of each table of a job: those of a file, or of the certificate and the release in a database."""
-    if job["kind"] in ("parquet", "arrow"):
-        yield (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
-        return
-    with open_store(job["kind"], job["path"]) as store:
-        cells, batches = _parts_of_store(store, job["table"], job["certificate"])
-        columns = {} if cells is None else {CERTIFICATE_COLUMN: pa.array(cells, pa.string())}
-        yield iter([pa.record_batch(columns)])
-        yield batches
+def _batches(job: dict[str, Any], file: BinaryIO) -> Iterator[Any]:
+    """The batches of the file of a job."""
+    return (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
 
 
 def _stream(batches: Iterator[Any]) -> None:
@@ -459,7 +400,7 @@ def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
     parquet = ParquetFile(file)
     _check_types(parquet.schema_arrow)
     if rows is not None and parquet.metadata.num_rows != rows:
-        raise StoreError(_WRONG_ROWS)
+        raise Unreadable(_WRONG_ROWS)
     yield pa.RecordBatch.from_pylist([], parquet.schema_arrow)
     for batch in parquet.iter_batches(_ROWS, use_threads=False):
         # A damaged file can give a batch whose use would crash the process.
@@ -477,21 +418,21 @@ def _arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
             batch.validate(full=True)
             seen += batch.num_rows
             if rows is not None and seen > rows:
-                raise StoreError(_WRONG_ROWS)
+                raise Unreadable(_WRONG_ROWS)
             yield batch
 
 
 def _check_types(schema: Any) -> None:
     """Refuse types that no release has before anything is decoded."""
     if len(schema) > MOST_COLUMNS:
-        raise StoreError(f"it has more than {MOST_COLUMNS:,} columns")
+        raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
     for kind in schema.types:
         if holds(kind, _FOLDED) or (kind.num_fields and holds(kind, ("null",))):
-            raise StoreError("it has a column of a type that no release has")
+            raise Unreadable("it has a column of a type that no release has")
 
 
 def decode_for_parent() -> None:
-    """Stream the tables of the job in the command line to standard output, within the limits of the job."""
+    """Stream the table of the job in the command line to standard output, within the limits of the job."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     job, code = json.loads(sys.argv[1]), 0
@@ -502,10 +443,9 @@ def decode_for_parent() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
     try:
-        for batches in _tables(job, os.fdopen(0, "rb", closefd=False)):
-            _stream(batches)
-    except StoreError as error:
-        sys.stderr.write(json.dumps([str(error), error.trouble]))
+        _stream(_batches(job, os.fdopen(0, "rb", closefd=False)))
+    except Unreadable as error:
+        sys.stderr.write(str(error))
         code = _REFUSED
     except (MemoryError, pa.ArrowMemoryError):
         code = _TOO_LARGE

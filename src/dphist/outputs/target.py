@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from dphist.counting.task import FORMATS
 from dphist.errors import InvalidParameter, OutputError
@@ -31,7 +32,7 @@ _POSTGRES_NAME_BYTES: Final = 63
 
 @dataclass(frozen=True)
 class Target:
-    """Where a release goes. `table` is set for databases, `certificate` for standard output."""
+    """Where a release goes. `table` is set for databases, `certificate` for standard output and PostgreSQL."""
 
     address: str = field(repr=False)
     table: str | None
@@ -45,7 +46,7 @@ class Target:
 
     @property
     def is_stdout(self) -> bool:
-        return self.certificate is not None
+        return self.certificate is not None and not self.is_database
 
     @property
     def is_database(self) -> bool:
@@ -57,9 +58,11 @@ class Target:
         return Path(self.address)
 
     @property
-    def shown_name(self) -> str:
-        """The file name, with escapes for bytes that are not UTF-8."""
-        return self.path.name.encode("utf-8", "backslashreplace").decode()
+    def name(self) -> str:
+        """The name of the release in its certificate: that of the certificate's file, without its ending."""
+        file = self.certificate_path.name
+        name = file.removesuffix(CERTIFICATE)
+        return "-" if name in ("", file) else name.encode("utf-8", "backslashreplace").decode()
 
     @property
     def table_name(self) -> str:
@@ -69,11 +72,9 @@ class Target:
     def certificate_path(self) -> Path:
         if self.certificate is not None:
             return Path(self.certificate)
-        return self.path.with_name(self.path.name + CERTIFICATE)
-
-    @property
-    def certificate_table(self) -> str:
-        return self.table_name + "_certificate"
+        # Databases ignore the case of ASCII letters in names, so that one table has one certificate.
+        table = "" if self.table is None else "." + quote(self.table, safe=" ").lower()
+        return self.path.with_name(f"{self.path.name}{table}{CERTIFICATE}")
 
     def public_address(self) -> str:
         return without_secrets(self.address)
@@ -85,8 +86,6 @@ class Target:
         return "standard output" if self.is_stdout else self.public_address()
 
     def certificate_title(self) -> str:
-        if self.is_database:
-            return f"table {self.certificate_table} in {self.public_address()}"
         return without_secrets(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
 
 
@@ -117,6 +116,8 @@ def target_of(
 ) -> Target:
     """The target for the name of an output; `-` with a `certificate` is standard output.
 
+    A `certificate` is also the file for the certificate of a PostgreSQL table.
+
     Without `objects`, an address in an object store is a folder, which Spark writes.
     """
     address = os.fspath(output)
@@ -130,7 +131,13 @@ def target_of(
             raise InvalidParameter(
                 f"a database cannot be written to {without_secrets(address)}: name a file, such as counts.parquet"
             )
-        target = Target(address, DEFAULT_TABLE if table is None else table, kind)
+        server = kind == "postgresql"
+        if server and certificate is None:
+            raise InvalidParameter(
+                "a table in PostgreSQL needs --certificate FILE: a release is written with its certificate"
+            )
+        named = _certificate_name(os.fspath(certificate)) if server and certificate is not None else None
+        target = Target(address, DEFAULT_TABLE if table is None else table, kind, certificate=named)
         _check_table(target)
         return target
     if table is not None:
@@ -144,12 +151,16 @@ def target_of(
 def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
     if table is not None:
         raise InvalidParameter("--output-table is for databases, but the output is standard output")
-    if "\0" in certificate or Path(certificate).name in ("", ".."):
-        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
     kind = file_format or "csv"
     if kind not in _STREAMED:
         raise InvalidParameter(f"standard output can be {', '.join(_STREAMED)}, not {file_format!r}")
-    return Target("-", None, kind, certificate=certificate)
+    return Target("-", None, kind, certificate=_certificate_name(certificate))
+
+
+def _certificate_name(certificate: str) -> str:
+    if "\0" in certificate or Path(certificate).name in ("", ".."):
+        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
+    return certificate
 
 
 def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
@@ -185,11 +196,8 @@ def _check_table(target: Target) -> None:
         schema, table = schema_and_table(name)
         if not table or schema == "":
             raise InvalidParameter(f"table must be a name or schema.name, not {name!r}")
-        _, certificate = schema_and_table(target.certificate_table)
-        if max(len(part.encode()) for part in (schema or "", certificate)) > _POSTGRES_NAME_BYTES:
-            raise InvalidParameter(
-                f"the table name {name} is too long for PostgreSQL, once _certificate is added to it"
-            )
+        if max(len(part.encode()) for part in (schema or "", table)) > _POSTGRES_NAME_BYTES:
+            raise InvalidParameter(f"the table name {name} is too long for PostgreSQL")
 
 
 def schema_and_table(name: str) -> tuple[str | None, str]:

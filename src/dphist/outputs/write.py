@@ -1,10 +1,10 @@
-"""Write a release and its certificate, both or neither, and never over its own input.
+"""Write a release and then its certificate, and never over its own input.
 
 Files are written in a private hidden folder next to their final place and moved there at the end. The certificate
-is the commit record: it is the last file to appear and, with `force`, the first to be removed. So after a kill at
-any moment there is the old pair, data without a certificate, or the new pair; never a certificate next to data
-that it does not describe. Without `force` nothing is replaced, not even a file that appears at the last moment.
-Signals are deferred until both are in place.
+is the commit record: it is the last file to appear and, with `force`, the first to be removed. So after a failure
+or a kill at any moment there is the old pair, data without a certificate, or the new pair; never a certificate
+next to data that it does not describe. Without `force` nothing is replaced, not even a file that appears at the
+last moment. Signals are deferred until both are in place.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from hashlib import file_digest, sha256
 from io import BytesIO
 from itertools import product
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from dphist.counting.files import given_paths, matching_files
@@ -39,15 +41,15 @@ from dphist.objects import (
     write_object,
 )
 from dphist.outputs.certificate_text import output_facts, seal
-from dphist.outputs.formats import ESCAPES, compact, write_rows
-from dphist.outputs.stores import check_database, open_store, write_database
+from dphist.outputs.formats import ESCAPES, compact, digest_of, storable, write_rows
+from dphist.outputs.stores import check_database, open_store, put_table, writing_errors
 from dphist.outputs.target import CERTIFICATE, Target, Written, already_exists, check_columns, local_paths
 from dphist.publishing import (
     PathLike,
     defer_signals,
     lock_folder,
-    place_new,
-    replace_pair,
+    place,
+    publish,
     why_not_a_file,
     workplace,
     write_synced,
@@ -57,7 +59,7 @@ from dphist.publishing import (
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
     """Raise `OutputError` if a release with these columns could not be written there.
 
-    Changes nothing, except that SQLite rolls back the unfinished work of a killed process.
+    Changes nothing, except that databases undo or complete the transaction of a killed process.
     """
     check_columns(target, columns)
     if target.kind == "folder":
@@ -67,8 +69,7 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
     elif target.is_object:
         _check_object(target, force=force)
     else:
-        if target.kind != "postgresql":
-            _check_files(target, force=force)
+        _check_files(target, force=force)
         if target.kind == "postgresql" or (target.is_database and os.path.lexists(target.path)):
             check_database(target, force=force)
 
@@ -79,13 +80,18 @@ def check_formulas(target: Target, escape_formulas: bool) -> None:
 
 
 def _check_files(target: Target, *, force: bool) -> None:
-    paths = [target.certificate_path] if target.is_stdout else [target.path]
-    folder, name = paths[0].parent, target.certificate or target.address
+    paths = [*([] if target.certificate is not None else [target.path]), target.certificate_path]
+    folder, name = target.certificate_path.parent, target.certificate or target.address
     if not folder.is_dir():
         raise OutputError(f"{name} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"{name} cannot be written: the folder {folder} is not writable")
-    for path in paths if target.is_database or target.is_stdout else [*paths, target.certificate_path]:
+    if target.sign is not None and target.certificate is not None and target.name == "-":
+        raise InvalidParameter(
+            "--sign signs the name of the release: --certificate must be NAME.certificate.json. With --output -, "
+            "NAME must be the file that the data will be saved to"
+        )
+    for path in paths:
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:
@@ -94,7 +100,7 @@ def _check_files(target: Target, *, force: bool) -> None:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from None
         if (what := why_not_a_file(mode)) is not None:
             raise OutputError(f"{path} cannot be written: it is {what}")
-        if not force and not target.is_database:
+        if not force and (path == target.certificate_path or not target.is_database):
             raise already_exists(path)
 
 
@@ -111,21 +117,19 @@ def write_release(
     """Write an Arrow table and the document of its certificate; with `force` they replace an older release.
 
     `ready` is called with the digest of the data once both are complete, before anyone can see them; from then on
-    signals are deferred, and after a kill both are in place or complete in the hidden folder, if there is one.
-    `placed` is called once both are in place, before deferred signals are handled.
+    signals are deferred, and after a kill each is in place or complete in the hidden folder. `placed` is called
+    once both are in place, before deferred signals are handled.
     """
     check_columns(target, table.column_names)
     plain = compact(table)
     with defer_signals() as check, _system_errors(target):
         job = WriteJob(plain, document, target, force, check, escape_formulas, ready)
-        if target.kind == "postgresql":
-            digest = write_database(job, target.address)
-        elif target.is_object:
+        if target.is_object:
             digest = _write_object(job)
         else:
             _check_files(target, force=force)
-            write = _write_database_file if target.is_database else _write_files
-            digest = _write_stdout(job) if target.is_stdout else write(job)
+            write = _write_table if target.is_database else _write_stdout if target.is_stdout else _write_files
+            digest = write(job)
         signed_by = None if target.sign is None else target.sign.fingerprint
         written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
         if placed is not None:
@@ -152,10 +156,10 @@ class WriteJob:
     def write_rows(self, file: Any) -> None:
         write_rows(self.table, self.target.kind, file, self.check, escape_formulas=self.escape_formulas)
 
-    def certificate(self, name: str, digest: str, **more: Any) -> str:
+    def certificate(self, name: str, digest: str) -> str:
         escaped = {"escape_formulas": True} if self.escape_formulas else {}
         facts = output_facts(self.table, self.target.kind, name, digest)
-        return seal(self.document, {**facts, **escaped, **more}, self.target.sign)
+        return seal(self.document, {**facts, **escaped}, self.target.sign)
 
     def render(self, name: str) -> tuple[bytes, bytes, str]:
         """Data, certificate, and the digest of the data."""
@@ -188,14 +192,12 @@ def _write_files(job: WriteJob) -> str:
             os.fsync(file.fileno())
         with data.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
-        write_synced(certificate, job.certificate(target.shown_name, digest).encode())
+        write_synced(certificate, job.certificate(target.name, digest).encode())
         job.check()
         with lock_folder(target.path.parent):
             job.note(digest)
-            if job.force:
-                replace_pair(data, target.path, certificate, target.certificate_path, work)
-            else:
-                place_new([(data, target.path), (certificate, target.certificate_path)])
+            put_data = partial(place, data, target.path, force=job.force)
+            publish(put_data, certificate, target.certificate_path, force=job.force)
     return digest
 
 
@@ -245,20 +247,13 @@ def _write_object(job: WriteJob) -> str:
 def _write_stdout(job: WriteJob) -> str:
     """Write the data to standard output, then the certificate to its file."""
     final = job.target.certificate_path
-    name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
-    if job.target.sign is not None and name in ("-", ""):
-        raise InvalidParameter(
-            "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
-            "where NAME is the file that the data will be saved to"
-        )
-    data, text, digest = job.render(name)
+    data, text, digest = job.render(job.target.name)
     with workplace(final.parent) as work:
         certificate = work / "certificate"
         write_synced(certificate, text)
         job.check()
         job.note(digest)
-        _send(data)
-        place_new([(certificate, final)], force=job.force)
+        publish(partial(_send, data), certificate, final, force=job.force)
     return digest
 
 
@@ -279,26 +274,55 @@ def _send(data: bytes) -> None:
         raise
 
 
-def _write_database_file(job: WriteJob) -> str:
-    """Write a table of a database file. A new one is built in the hidden folder, so that it appears complete.
+def _write_table(job: WriteJob) -> str:
+    """Write a table in one transaction, and then its certificate."""
+    target, stored = job.target, storable(job.table, job.target.kind)
+    digest = digest_of(stored)
+    with workplace(target.certificate_path.parent) as work:
+        write_synced(work / "certificate", job.certificate(target.name, digest).encode())
+        if job.ready is not None:
+            # A later run of the id may have to write the table.
+            with (work / "data").open("xb") as file:
+                write_rows(job.table, "arrow", file, job.check)
+                file.flush()
+                os.fsync(file.fileno())
+        place_table(target, job.table, work, force=job.force, check=job.check, ready=partial(job.note, digest))
+    return digest
 
-    If the result is noted, a database that exists gets its table while a complete copy is in the hidden folder:
-    after a kill between note and commit, the copy is the only one.
+
+def place_table(
+    target: Target, table: Any, work: Path, *,
+    force: bool, check: Callable[[], None] = lambda: None, ready: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Put the table, and then the certificate from the hidden folder, in place.
+
+    A new database file is built in the hidden folder, so that it appears complete. `ready` is called before
+    anything can be seen.
     """
-    path = job.target.path
-    with workplace(path.parent) as work:
-        if not os.path.lexists(path) or job.ready is not None:
-            new = work / path.name
-            # It cannot be seen there, so it is noted when it is about to get its name.
-            digest = write_database(replace(job, ready=None), str(new))
-            job.check()
-            if not os.path.lexists(path):
-                job.note(digest)
-                with suppress(FileExistsError):
-                    place_new([(new, path)])
-                    return digest
-        # The database exists, or another process has just created it: its transactions are atomic.
-        return write_database(job, job.target.address)
+    stored = storable(table, target.kind)
+    types = {name: str(kind) for name, kind in zip(table.column_names, table.schema.types, strict=True)}
+
+    def finish(put_data: Callable[[], None]) -> None:
+        check()
+        ready()
+        publish(put_data, work / "certificate", target.certificate_path, force=force)
+
+    with writing_errors(target):
+        if target.kind != "postgresql" and not os.path.lexists(target.path):
+            # In a folder of its own: a killed run may have left one.
+            new = Path(mkdtemp(dir=work)) / target.path.name
+            with open_store(target.kind, str(new)) as store:
+                put_table(store, target, stored, types, force=force, check=check)
+                store.commit()
+            with lock_folder(target.path.parent):
+                if not os.path.lexists(target.path):
+                    finish(partial(place, new, target.path))
+                    return
+        # The database exists, or another process has just created it.
+        with open_store(target.kind, target.address) as store:
+            put_table(store, target, stored, types, force=force, check=check)
+            with lock_folder(target.certificate_path.parent):
+                finish(store.commit)
 
 
 # Files and tables that must not be overwritten: the input, the list of items, the key, the release itself.
@@ -356,13 +380,14 @@ def refuse_own_input(
         sources = [source if isinstance(source, (tuple, list)) else [source] for source in (input, items)]
         addresses = [address for source in sources for address in source if is_object(address)]
         taken = any(_is_among_objects(target.address, address) for address in addresses)
-    elif target.is_database:
-        taken = _is_read(input, target, table, query) or _is_read(items, target, None, None)
     else:
         read = [file for path in (*local_paths(input), *local_paths(items)) for file in _files(path)]
-        written = [*([] if target.is_stdout else local_paths(target.address)), str(target.certificate_path)]
+        own_file = not (target.is_stdout or target.is_database)
+        written = [*(local_paths(target.address) if own_file else []), str(target.certificate_path)]
         # Compared as files, not as names: a link may lead to the input.
         taken = any(_is_same(path, file) for path in written for file in (*read, *local_paths(key)))
+        if target.is_database:
+            taken = taken or _is_read(input, target, table, query) or _is_read(items, target, None, None)
     if taken:
         raise InvalidParameter(
             f"cannot write the release to {printable(target.title())}: it is the input, the list of items or the "
@@ -389,22 +414,21 @@ def _is_among_objects(written: str, read: str) -> bool:
 
 
 def _is_read(source: Any, target: Target, table: str | None, query: str | None) -> bool:
-    """Whether the release reads one of the tables that it writes."""
+    """Whether the release reads the table that it writes."""
     if target.kind == "postgresql":
         same = isinstance(source, str) and _server(source) == _server(target.address)
     else:
         same = any(_is_same(target.address, path) for path in local_paths(source))
     if not same:
         return False
-    written = (target.table_name, target.certificate_table)
-    names = [_plain_table(name) for name in written]
+    name = _plain_table(target.table_name)
     if table is not None:
-        return _plain_table(table) in names
+        return _plain_table(table) == name
     if query is not None:
         # Only the database knows which tables a query reads, so a query that contains the name counts.
-        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query.casefold()) for name in names)
-    # Without a name the only table is read: if a written one exists, it is that one.
-    return any(_exists(target, name) for name in written)
+        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query.casefold()) is not None
+    # Without a name the only table is read: if the written one exists, it is that one.
+    return _exists(target)
 
 
 def _plain_table(name: str) -> str:
@@ -418,10 +442,10 @@ def _server(address: str) -> str | None:
     return None if match is None else match[1].rpartition("@")[2].rstrip("/")
 
 
-def _exists(target: Target, table: str) -> bool:
+def _exists(target: Target) -> bool:
     try:
         with open_store(target.kind, target.address) as store:
-            return store.find(table) is not None
+            return store.find(target.table_name) is not None
     except DphistError:
         return False  # a database that cannot be opened cannot be written either
 

@@ -156,7 +156,8 @@ class Request:
         "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if it does not follow from the name.")] = None
-    certificate: Annotated[FilePath | None, _output("FILE", "With --output -: file for the certificate.")] = None
+    certificate: Annotated[FilePath | None, _output("FILE",
+        "With --output - or a PostgreSQL address: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -309,12 +310,14 @@ class Request:
         if from_stream and self.engine_name == "spark":
             raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
         to_stream = self.output is not None and os.fspath(self.output) == STREAM
-        if to_stream and self.certificate is None:
+        to_server = self.output is not None and is_postgres(os.fspath(self.output))
+        if self.certificate is None and (to_stream or to_server):
+            what = "--output -" if to_stream else "a table in PostgreSQL"
+            raise InvalidParameter(f"{what} needs --certificate FILE: a release is written with its certificate")
+        if self.certificate is not None and not (to_stream or to_server):
             raise InvalidParameter(
-                "--output - needs --certificate FILE: a release is written with its certificate"
+                "--certificate is for --output - and PostgreSQL: otherwise it is written beside the output"
             )
-        if self.certificate is not None and not to_stream:
-            raise InvalidParameter("--certificate is for --output -: otherwise it is written beside the output")
 
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):

@@ -416,16 +416,18 @@ class Release:
         output: str | os.PathLike[str],
         *,
         table: str | None = None,
+        certificate: str | os.PathLike[str] | None = None,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
         escape_formulas: bool = False,
     ) -> Self:
-        """Write the release and its certificate, both or neither.
+        """Write the release and then its certificate.
 
         Args:
             output: A file whose extension sets the format (.parquet, .csv, .tsv, .jsonl, .arrow) or a database.
                 A Spark release can also be written to a folder (`NAME/` or `hdfs://...`).
             table: Table of the output database.
+            certificate: With a PostgreSQL address: file for the certificate.
             force: Replace an existing release.
             sign: Private key file that signs both.
             escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
@@ -434,7 +436,7 @@ class Release:
         from dphist.outputs.write import check_formulas
         from dphist.signatures import signer_of
 
-        target = target_of(output, table, objects=self._writes_objects)
+        target = target_of(output, table, certificate=certificate, objects=self._writes_objects)
         target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))

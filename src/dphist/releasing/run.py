@@ -7,7 +7,7 @@
 5. Count      users per item, each user limited, in the engine (`counting/`).
 6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`). Without a limit on users, steps 5
               and 6 alternate (`releasing/rounds.py`).
-7. Write      result and certificate, both or neither (`outputs/`).
+7. Write      result, then its certificate (`outputs/`).
 8. Settle     record in the ledger where the release is, and return it.
 """
 
@@ -114,7 +114,7 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
             hdfs://...), written by the executors.
         output_table: Table of the output database. [release]
         output_format: Format, if it does not follow from the name.
-        certificate: With output='-': file for the certificate.
+        certificate: With output='-' or a PostgreSQL address: file for the certificate.
         sign: Sign data and certificate with this private key; see dphist keygen.
         escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
             tab).
@@ -441,7 +441,7 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
 
 
 def _write(request: Request, result: Release, target: Target | None, attempt: Attempt) -> Release:
-    """Write result and certificate, both or neither. Executors have already written a folder."""
+    """Write the result, then its certificate. Executors have already written a folder."""
     if target is None or target.kind == "folder":
         return result
     _show_progress(request, "writing", 0.0)

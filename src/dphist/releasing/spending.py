@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,10 +41,10 @@ from dphist.ledger.accounts import (
     round_down,
 )
 from dphist.ledger.store import ledger_path
-from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
+from dphist.outputs.certificate_text import output_of, parse_certificate, same_json, types_of
 from dphist.outputs.target import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import identity, lock_folder, own_workplaces, place_new, sweep, sync_folder
+from dphist.publishing import lock_folder, open_regular, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
@@ -378,7 +379,8 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
     # SQLite would mistake a file in the place of its journal for one, and remove it.
     ledger = os.path.realpath(ledger_path(request.ledger))
     if target is not None:
-        for output in (target.address, target.certificate or f"{target.address}.certificate.json"):
+        files = (target.address, *([] if target.is_object else [os.fspath(target.certificate_path)]))
+        for output in files:
             if os.path.realpath(output) in (ledger, f"{ledger}-journal"):
                 raise InvalidParameter(f"cannot write the release to {output}: it is the ledger")
     assert request.dataset is not None
@@ -462,8 +464,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
                 f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is "
                 "not drawn twice for one booking: restore the file, or choose another id, which books again"
             )
-    if target.kind != "postgresql":
-        sweep(target.path.parent)
+    sweep(target.certificate_path.parent)
     return None if found is None else _release_from(found, request, target)
 
 
@@ -482,28 +483,35 @@ def _is_whole(found: Readback, booking: Booking) -> bool:
 
 def _read(target: Target) -> Readback | None:
     """The release at the output, if it exists. An unreadable output may be the release, so it is an error."""
-    from dphist.outputs.readback import Absent, read_release
+    from dphist.outputs.readback import Absent, match_values, read_certificate, read_release
+    from dphist.outputs.stores import StoreError, read_table
 
     try:
-        found = read_release(target.address, target.table_name if target.is_database else None)
+        if not target.is_database:
+            return read_release(target.address)
+        document, problems = read_certificate(target.certificate_path)
+        output = output_of(document)
+        names = output.get("columns")
+        table = read_table(target, types_of(output, names if isinstance(names, list) else []))
+        return None if table is None else match_values(table, document, problems, target.title())
     except Absent:
         return None
-    except InputError as error:
+    except (InputError, StoreError) as error:
         raise OutputError(f"cannot tell whether this id was released: {error}") from None
-    if target.is_database and found.table is None and found.document is None:
-        raise OutputError(f"cannot tell whether this id was released: {found.problems[0]}")
-    return found
 
 
 def _finish(request: Request, booking: Booking, target: Target) -> None:
     """Put a noted result in place if a run was killed after noting it; it is complete in a hidden folder then."""
-    if target.kind == "postgresql":
-        return
-    finish = _finish_database if target.is_database else _finish_files
+    final = target.certificate_path
+    finish = _finish_table if target.is_database else _finish_file
     try:
-        for work in own_workplaces(target.path.parent):
-            if finish(work, request, booking, target):
-                return
+        for work in own_workplaces(final.parent):
+            text = _noted_certificate(work, booking)
+            if text is None:
+                continue
+            if not final.exists() or final.read_bytes() != text:
+                finish(work, request, booking, target)
+            return
     except OSError as error:
         raise OutputError(
             f"cannot write {target.title()}: {error.strerror or type(error).__name__}. Fix the cause, then "
@@ -511,62 +519,61 @@ def _finish(request: Request, booking: Booking, target: Target) -> None:
         ) from None
 
 
-def _finish_files(work: Path, request: Request, booking: Booking, target: Target) -> bool:
-    """Whether the folder held the result, which is in place now."""
-    certificate = work / "certificate"
+def _noted_certificate(work: Path, booking: Booking) -> bytes | None:
+    """The text of the certificate in a hidden folder, if it is that of the noted result."""
     try:
-        document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
-    except OSError:  # of another release
-        return False
-    if problems or not _is_result(document, booking):
-        return False
+        text = (work / "certificate").read_bytes()
+    except OSError:
+        return None
+    document, problems = parse_certificate(text, "certificate")
+    return text if not problems and _is_result(document, booking) else None
+
+
+def _finish_file(work: Path, request: Request, booking: Booking, target: Target) -> None:
     with lock_folder(target.path.parent):
-        _place(work, target, force=request.force)
-    return True
+        if _is_noted(target.path, booking):
+            publish(lambda: None, work / "certificate", target.certificate_path, force=request.force)
+        elif _is_noted(work / "data", booking):
+            put_data = partial(place, work / "data", target.path, force=request.force)
+            publish(put_data, work / "certificate", target.certificate_path, force=request.force)
 
 
-def _finish_database(work: Path, request: Request, booking: Booking, target: Target) -> bool:
-    """Whether the folder held a database with the result, which is in the target's now."""
-    from dphist.outputs.readback import read_release
-    from dphist.outputs.stores import copy_tables, recover_database
-
-    copy = work / target.path.name
+def _is_noted(path: Path, booking: Booking) -> bool:
+    """Whether this file is the noted result."""
+    assert booking.written is not None
     try:
-        found = read_release(copy, target.table_name)
-    except InputError:  # of another release
+        with open_regular(path) as file:
+            return bool(file_digest(file, "sha256").hexdigest() == booking.written["sha256"])
+    except FileNotFoundError:
         return False
-    if not _is_whole(found, booking):
-        return False
-    if identity(copy) == identity(target.path):
-        return True
-    with suppress(FileExistsError):
-        place_new([(copy, target.path)])
-        return True
-    # It existed, and the kill may have come before or after its transaction was committed.
-    recover_database(target)
-    present = _read(target)
-    if present is None or not _is_whole(present, booking):
-        assert booking.written is not None
-        copy_tables(copy, found.table, booking.written["sha256"], target, force=request.force)
-    return True
 
 
-def _place(work: Path, target: Target, *, force: bool) -> None:
-    """Put data and certificate in place, whichever of them the earlier run has placed already."""
-    data, certificate = (work / "data", target.path), (work / "certificate", target.certificate_path)
-    if identity(certificate[0]) == identity(certificate[1]):
+def _finish_table(work: Path, request: Request, booking: Booking, target: Target) -> None:
+    """The kill may have come before or after the transaction was committed."""
+    from pyarrow import ArrowException, ipc
+
+    from dphist.outputs.formats import digest_of_values
+    from dphist.outputs.stores import StoreError, read_table
+    from dphist.outputs.write import place_table
+
+    assert booking.written is not None
+    try:
+        with ipc.open_file(work / "data") as file:
+            table = file.read_all()
+    except (OSError, ArrowException):
+        return  # the folder was being removed
+    if digest_of_values(table, target.kind) != booking.written["sha256"]:
         return
-    if not data[0].exists() or identity(data[0]) == identity(data[1]):  # data are in place
-        place_new([certificate])
-    elif force:
-        # Not `replace_pair`, which after an error would restore older data over this result.
-        certificate[1].unlink(missing_ok=True)
-        os.replace(*data)
-        sync_folder(target.path.parent)
-        os.replace(*certificate)
+    types = {name: str(kind) for name, kind in zip(table.column_names, table.schema.types, strict=True)}
+    try:
+        present = read_table(target, types)
+    except StoreError as error:
+        raise OutputError(f"cannot tell whether this id was released: {error}") from None
+    if present is not None and digest_of_values(present, target.kind) == booking.written["sha256"]:
+        with lock_folder(target.certificate_path.parent):
+            publish(lambda: None, work / "certificate", target.certificate_path, force=request.force)
     else:
-        place_new([data, certificate])
-    sync_folder(target.path.parent)
+        place_table(target, table, work, force=request.force)
 
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
@@ -585,7 +592,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     counts = numbers.pop(request.count_name)
     written = Written(
         target.title(), target.certificate_title(), str(output_of(document)["sha256"]),
-        signed_by=examine(document, target.address, target.table, NO_TRUST).fingerprint,
+        signed_by=examine(document, target.address, target.certificate_path, NO_TRUST).fingerprint,
     )  # fmt: skip
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),

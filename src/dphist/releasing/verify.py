@@ -57,12 +57,13 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2
 def verify(
     address: str | os.PathLike[str],
     *,
-    table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
     not_before: str | datetime | None = None,
 ) -> Verification:
     """Check that a release matches its certificate, and that the certificate proves its guarantee.
+
+    A table of a database is exported to a file first, and verified with its `certificate`.
 
     The proof is recomputed from the noise parameters in the certificate. With `public_key`, a key file, data and
     certificate must also be signed by that key, under the name that the release has now, and made at `not_before`
@@ -71,7 +72,7 @@ def verify(
     No file can show that the noise was really drawn from these parameters.
     """
     trust = Trust.of(public_key, not_before)
-    return read_and_verify(address, table=table, certificate=certificate, trust=trust)[0]
+    return read_and_verify(address, certificate=certificate, trust=trust)[0]
 
 
 @dataclass(frozen=True)
@@ -140,21 +141,28 @@ class Verification:
 def read_and_verify(
     address: str | os.PathLike[str],
     *,
-    table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
     trust: Trust = NO_TRUST,
 ) -> tuple[Verification, Readback]:
     """`verify`, with the release as it was read, so that a report shows exactly what was verified."""
-    from dphist.objects import without_secrets
     from dphist.outputs.readback import read_release
 
-    found = read_release(address, table, certificate)
-    signed = examine(found.document, address, table, trust)
+    found = read_release(address, certificate)
+    return verify_readback(found, address, certificate, trust), found
+
+
+def verify_readback(
+    found: Readback, address: str | os.PathLike[str], certificate: str | os.PathLike[str] | None, trust: Trust
+) -> Verification:
+    """Verify a release that was read, as it is called at this address."""
+    from dphist.objects import without_secrets
+
+    signed = examine(found.document, address, certificate, trust)
     unsigned = " (not signed: the author is not verified)" if signed.status == "missing" else ""
     matches = [] if found.problems else [f"the data matches the digest in the certificate{unsigned}"]
     checks, problems = [*matches, *signed.checks], [*found.problems, *signed.problems]
     name = without_secrets(os.fspath(address))
-    return verify_document(found.document, found.table, name, signed, checks, problems), found
+    return verify_document(found.document, found.table, name, signed, checks, problems)
 
 
 def verify_document(

@@ -38,9 +38,6 @@ from dphist.simulation.simulate import Simulation
 
 FigureFormat = Literal["svg", "png"]
 Spec = dict[str, Any]
-# Mark the files that a later report may replace.
-SVG_MARK: Final = "<metadata>dphist report</metadata>"
-PNG_MARK: Final = b"Software\0dphist report"
 
 # Okabe and Ito's colours for colour-blind readers, with a contrast of at least 3:1 on white and on the dark page
 # (orange is darkened for that).
@@ -131,7 +128,7 @@ class Chart:
             f'<svg {space}class="dphist-chart" role="img" viewBox="{size[2]}" '
             f'aria-labelledby="{self.name}-title {self.name}-desc">'
         )
-        return head + ("" if inline else SVG_MARK) + described + ("" if inline else _THEME) + drawn[size.end() :]
+        return head + described + ("" if inline else _THEME) + drawn[size.end() :]
 
     def png(self) -> bytes:
         """The chart as PNG on white, with its text alternative as description."""
@@ -139,10 +136,10 @@ class Chart:
         white = '<rect width="100%" height="100%" fill="#fff"/>'
         head, end, rest = drawn.partition("</desc>")
         image: bytes = require_plotting().svg_to_png(head + end + white + rest, scale=2)
-        texts = _png_text(b"tEXt", PNG_MARK)
-        texts += _png_text(b"iTXt", b"Description\0\0\0\0\0" + self.words.encode())
+        words = b"iTXtDescription\0\0\0\0\0" + self.words.encode()
+        chunk = struct.pack(">I", len(words) - 4) + words + struct.pack(">I", zlib.crc32(words))
         # After the signature (8 bytes) and the header chunk (25 bytes).
-        return image[:33] + texts + image[33:]
+        return image[:33] + chunk + image[33:]
 
     def content(self, format: FigureFormat) -> bytes:
         return self.svg().encode() if format == "svg" else self.png()
@@ -165,10 +162,6 @@ def require_plotting() -> Any:
     except ImportError:
         raise MissingExtra(f"charts need vl-convert: {install_command('plot')}") from None
     return vl_convert
-
-
-def _png_text(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 @dataclass(frozen=True)

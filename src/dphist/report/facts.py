@@ -19,6 +19,7 @@ from dphist.accounting.profile import certified_delta
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.outputs.certificate_text import certificate_text
+from dphist.outputs.readback import match_values, read_certificate
 from dphist.planning.estimate import size_bounds
 from dphist.planning.utility import count_noise, half_width, rounding_step
 from dphist.privacy.types import Plan, RoundsNoise
@@ -33,7 +34,7 @@ from dphist.releasing.document import (
 from dphist.releasing.request import MARGIN, count_column
 from dphist.releasing.result import Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
-from dphist.releasing.verify import SEEDED, Verification, read_and_verify, verify_document
+from dphist.releasing.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.signatures import Trust
 
 CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
@@ -442,23 +443,29 @@ class Facts:
 def gather_facts(
     release: Release | str | os.PathLike[str],
     *,
-    table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> Facts:
-    """Verify a release and gather its facts. Raises `NotVerified` for any problem except a seed."""
+    """Verify a release and gather its facts. Raises `NotVerified` for any problem except a seed.
+
+    A release in memory that was written to a database has a `certificate` too.
+    """
     trust = Trust.of(public_key, None)
-    if isinstance(release, Release):
+    if isinstance(release, Release) and certificate is None:
         if public_key is not None:
             raise InvalidParameter("public_key needs a written release: pass its path")
         document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
     else:
-        verified, found = read_and_verify(release, table=table, certificate=certificate, trust=trust)
+        if isinstance(release, Release):
+            found = match_values(release.to_arrow(), *read_certificate(Path(certificate or "")), "the release")
+            verified = verify_readback(found, "FILE", certificate, trust)
+        else:
+            verified, found = read_and_verify(release, certificate=certificate, trust=trust)
         document, rows, origin = found.document, found.table, Origin()
         if document is not None:
-            origin = _origin(document, verified.address, table, certificate, public_key)
+            origin = _origin(document, verified.address, certificate, public_key)
     refuse_unverified(verified)
     try:
         return facts_of(document, rows, verified, origin)
@@ -503,18 +510,15 @@ def largest_users(rows: Rows, kind: CountsKind, counts: Mapping[str, Any]) -> fl
 def _origin(
     document: dict[str, Any],
     address: str,
-    table: str | None,
     certificate: str | os.PathLike[str] | None,
     public_key: str | os.PathLike[str] | None,
 ) -> Origin:
     files = [("--certificate", certificate), ("--public-key", public_key)]
-    options = [("--table", table)] + [(flag, None if path is None else Path(path).name) for flag, path in files]
+    options = [(flag, None if path is None else Path(path).name) for flag, path in files]
     output = document.get("output")
     kind = output.get("kind") if isinstance(output, dict) else None
     if certificate is not None:
         place = Path(certificate).name
-    elif kind in ("duckdb", "sqlite", "postgresql"):
-        place = f"table {table or 'release'}_certificate"
     elif kind == "folder":
         place = f"{Path(address).name}/_certificate.json"
     else:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import checked_path, defer_signals, write_files
+from dphist.publishing import checked_path, defer_signals, write_file
 from dphist.releasing.result import (
     arrow_numbers,
     as_numpy,
@@ -132,7 +132,7 @@ def write_secret(
     """
     place = check_place(path, force=force)
     with defer_signals():
-        write_files({place: (data, 0o600)}, force=force)
+        write_file(place, data, 0o600, force=force)
         if placed is not None:
             placed(place)
 
