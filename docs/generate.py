@@ -1,25 +1,18 @@
-"""Generate docs/theory/formulas.md from docstrings and `dphist.release` from `Request`: `make docs`."""
+"""Generate docs/theory/formulas.md from docstrings: `make docs`."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
-import textwrap
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from dphist.errors import with_keywords
-from dphist.releasing.request import Option, options
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "theory" / "formulas.md"
 ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
-RELEASE = ROOT / "src" / "dphist" / "releasing" / "run.py"
-# Phrases about flags, and their Python equivalents.
-IN_PYTHON = {"Repeat it for": "A list for", "May be repeated": "Also a list", "may be repeated": "also a list"}
 
 # Every labelled statement of the paper, in its order.
 PAPER_LABELS = (
@@ -163,31 +156,6 @@ def formulas_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _explained(option: Option) -> str:
-    text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
-    for flags, python in IN_PYTHON.items():
-        text = text.replace(flags, python)
-    return f"{option.name}: {with_keywords(text)}"
-
-
-def release_module() -> str:
-    """The text of releasing/run.py with the parameters of `release` documented, required ones first."""
-    ordered = sorted(options(), key=lambda option: not option.required)
-    wrapper = textwrap.TextWrapper(
-        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
-    )
-    lines = "".join(wrapper.fill(_explained(option)) + "\n" for option in ordered)
-    module = RELEASE.read_text(encoding="utf-8")
-    return _replace_between(r"(    Args:\n        input: [^\n]*\n).*?(        types: )", lines, module)
-
-
-def _replace_between(marks: str, content: str, text: str) -> str:
-    replaced, times = re.subn(marks, lambda found: found[1] + content + found[2], text, flags=re.DOTALL)
-    assert times == 1, marks
-    return replaced
-
-
 if __name__ == "__main__":
-    for path, content in ((PAGE, formulas_page()), (RELEASE, release_module())):
-        path.write_text(content, encoding="utf-8")
-        sys.stdout.write(f"Wrote {path.relative_to(ROOT)}\n")
+    PAGE.write_text(formulas_page(), encoding="utf-8")
+    sys.stdout.write(f"Wrote {PAGE.relative_to(ROOT)}\n")

@@ -19,12 +19,13 @@ from dataclasses import replace
 from functools import partial
 from inspect import Signature, signature
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
 from dphist.counting.task import engine_for as counting_engine
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, with_keywords
 from dphist.objects import is_object
 from dphist.outputs.target import Target, local_paths, target_of
 from dphist.outputs.write import (
@@ -35,7 +36,7 @@ from dphist.outputs.write import (
     write_release,
 )
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.request import STREAM, Request, origins
+from dphist.releasing.request import STREAM, Request, options, origins
 
 # Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:
@@ -55,16 +56,40 @@ Placed = Callable[[Any], None]
 Options = ParamSpec("Options")
 
 
+# Phrases about flags, and their Python equivalents.
+_IN_PYTHON: Final = {
+    "Repeat it for": "A list for",
+    "May be repeated": "Also a list",
+    "may be repeated": "also a list",
+}
+
+
+def _parameters() -> str:
+    """The help of all options as keyword arguments, required ones first."""
+    wrapper = TextWrapper(
+        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+    )
+    lines = []
+    for option in sorted(options(), key=lambda option: not option.required):
+        text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
+        for flags, python in _IN_PYTHON.items():
+            text = text.replace(flags, python)
+        lines.append(wrapper.fill(f"{option.name}: {with_keywords(text)}") + "\n")
+    return "".join(lines)
+
+
 def _takes_options_of(
     request: Callable[Options, Request],
 ) -> Callable[[Callable[..., Release]], Callable[Options, Release]]:
-    """Give a function the parameters that `Request` declares, for type checkers, editors and `help`."""
+    """Give a function the parameters that `Request` declares, and their help, for type checkers and `help`."""
 
     def decorate(function: Callable[..., Release]) -> Callable[Options, Release]:
         types = get_type_hints(request)
         declared = signature(request).parameters.values()
         parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
         function.__signature__ = Signature(parameters, return_annotation="Release")  # type: ignore[attr-defined]
+        if function.__doc__ is not None:
+            function.__doc__ = function.__doc__.replace("        types: ", f"{_parameters()}        types: ")
         return function
 
     return decorate
@@ -86,68 +111,6 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
 
     Args:
         input: A path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark).
-        user: Column that identifies the user.
-        item: Column to count. A list for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an
-            SQL expression of one row.
-        epsilon: Privacy loss ε, above 0. Smaller is more private.
-        delta: Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.
-        where: Count only events that satisfy this condition.
-        table: Table of the input database.
-        query: Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE
-            condition.
-        input_format: parquet, csv, jsonl or arrow, if the format does not follow from the file names.
-        null_items: Count a missing item as an item of its own.
-        max_items_per_user: Limit on the items of one user: a random M of them count, with the same noise for all.
-            [no limit: items are found in rounds and then measured]
-        goal: Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]
-        known: Without a limit: items that are public already, such as last week's release. They are measured
-            without being found again.
-        top: Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.
-        items: Public list of items. Exactly these items are counted and released.
-        sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
-            Also a list; NAME=COLUMN:LOW:HIGH renames it.
-        mean: COLUMN:LOW:HIGH. Add the mean over the users of an item; bounds as for sum.
-        vector: NAME=COLUMN,...:NORM. Add the sums of several columns, called NAME_COLUMN. Each user's own vector
-            of sums for an item is clipped to the Euclidean norm NORM. Also a list.
-        output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is
-            written next to it. - is standard output, as CSV. With engine='spark' also a folder (NAME/ or
-            hdfs://...), written by the executors.
-        output_table: Table of the output database. [release]
-        output_format: Format, if it does not follow from the name.
-        certificate: With output='-' or a PostgreSQL address: file for the certificate.
-        sign: Sign data and certificate with this private key; see dphist keygen.
-        escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
-            tab).
-        force: Replace an existing release.
-        count_name: Name of the count column. [count]
-        standard_error: Add a column with the standard error.
-        interval: Add a confidence interval for each count (e.g. 0.95), which is then the level of margins too.
-            With a limit on users it covers the noise, not the items that the limit leaves out.
-        round: Whole counts, as integers, however small the noise. [no more decimals than the noise justifies]
-        ledger: Book the release in this ledger before any noise is drawn.
-        dataset: With ledger: the dataset whose budget is spent.
-        id: With ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a
-            finished release is not repeated, and an unfinished one reuses its booking with new noise. That is
-            private only if nothing of the earlier attempt was published, copied or seen.
-        engine: Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]
-        master: With engine='spark': spark://..., yarn, k8s://... [local[*]]
-        spark_conf: With engine='spark': a Spark setting; also a list.
-        memory: Memory limit for counting, such as 2GB.
-        threads: Threads used for counting.
-        temp_folder: Folder for data that exceeds the memory limit.
-        input_name: Name of the input in certificate and report, instead of its path.
-        offset: With top: how the subtracted count is released. independent is the paper's rule.
-        max_nonzero: Public bound on the number of items. On its own it is enforced: with more items, the count of
-            rank K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it:
-            with more items, nothing is released.
-        lower_threshold: Remove counts below T before adding noise; also needed if they were removed before. [1]
-        mechanism: Kind of noise. Without a limit, gaussian is also for users with one item, as by default with a
-            ledger. [best]
-        gamma: Ratio of the variances of each count's own noise and the shared noise.
-        minimize: What to minimize. [threshold]
-        seed: For tests: seed of the noise. The release is NOT PRIVATE.
-        weight: Share of the budget for each sum and vector, in order; the counts get the rest. [least total
-            variance]
         types: For frames. The columns of a frame are read as text, and items are released as text, because pandas
             and others infer types from values: a single row can turn all whole numbers into floats. "fixed" keeps
             the frame's types; use it if they were declared before the data was seen, by a database, a Parquet
