@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import sqlite3
 import tempfile
@@ -34,6 +35,7 @@ def export(path: Path, table: str | None = None, to: Path | None = None) -> Path
     Of a copy, because opening a database completes or undoes what a killed process has begun.
     """
     folder, table = Path(tempfile.mkdtemp(prefix="dphist-export-")), table or "release"
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     to = to or folder / f"table{'.parquet' if path.suffix == '.duckdb' else '.csv'}"
     for ending in ("", "-journal", "-wal", ".wal"):
         if Path(f"{path}{ending}").exists():
