@@ -70,6 +70,7 @@ JOBS = [
     Job("dphist, cap 20", CAP, ("--max-items-per-user", str(CAP))),
     Job("query without privacy, no cap", None),
     Job("dphist, top 1000", None, ("--top", "1000")),
+    Job("dphist, default", None, ()),
 ]
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 
 Floats = NDArray[np.float64]
-BOUNDS = size_bounds(256)
+BOUNDS = size_bounds(256, listed=256)
 ROUNDS = (12.3, 8.1, 6.2, 4.8)
 NONE = np.zeros(len(BOUNDS))
 
@@ -41,31 +41,33 @@ def covered(found: Estimates, truth: Floats, level: float = 0.95) -> float:
 
 def test_bounds_of_sizes_end_at_the_largest_and_have_two_per_power_of_two() -> None:
     assert BOUNDS == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    assert size_bounds(1) == (1,)
-    assert size_bounds(2) == (1, 2)
-    assert size_bounds(100) == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 100)
+    assert size_bounds(1, 1) == (1,)
+    assert size_bounds(2, 2) == (1, 2)
+    assert size_bounds(100, 100) == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 100)
+    # Of a longer list, or without one, users may have more items than count.
+    assert size_bounds(4, 5) == size_bounds(4) == (1, 2, 3, 4, 8, 16, 32, 1 << 40)
 
 
 def test_nobody_is_measured_where_sizes_are_noise() -> None:
     """Fails with probability 1e-9: of 16 normal sums, one is above 3 deviations in 0.91 % of draws; 10 of 100."""
     rng = np.random.default_rng(1)
-    limits = [choose_limit(rng.normal(0.0, 30.0, 16), 30.0, 11.4, 50) for _ in range(100)]
+    limits = [choose_limit(rng.normal(0.0, 30.0, 16), BOUNDS, 30.0, 11.4, 50) for _ in range(100)]
     assert sum(limit > 0 for limit in limits) < 10
 
 
 def test_limit_is_at_least_one_if_a_measurement_is_needed() -> None:
-    assert choose_limit(NONE - 5.0, 30.0, 11.4, 50) == 0
-    assert choose_limit(NONE - 5.0, 30.0, 11.4, 50, needed=True) >= 1
-    assert choose_limit(NONE, 30.0, 11.4, 0, needed=True) == 0
+    assert choose_limit(NONE - 5.0, BOUNDS, 30.0, 11.4, 50) == 0
+    assert choose_limit(NONE - 5.0, BOUNDS, 30.0, 11.4, 50, needed=True) >= 1
+    assert choose_limit(NONE, BOUNDS, 30.0, 11.4, 0, needed=True) == 0
 
 
 def test_limit_grows_with_sizes_and_with_precision() -> None:
     small, large = NONE.copy(), NONE.copy()
     small[:3] = 5000.0, 2000.0, 1000.0
     large[6:12] = 1000.0
-    assert 0 < choose_limit(small, 30.0, 11.4, 200) <= 3
-    assert choose_limit(small, 30.0, 11.4, 200) < choose_limit(large, 30.0, 11.4, 200)
-    assert choose_limit(large, 150.0, 1000.0, 200) < choose_limit(large, 8.0, 2.9, 200)
+    assert 0 < choose_limit(small, BOUNDS, 30.0, 11.4, 200) <= 3
+    assert choose_limit(small, BOUNDS, 30.0, 11.4, 200) < choose_limit(large, BOUNDS, 30.0, 11.4, 200)
+    assert choose_limit(large, BOUNDS, 150.0, 1000.0, 200) < choose_limit(large, BOUNDS, 8.0, 2.9, 200)
 
 
 # Coverage
@@ -131,7 +133,7 @@ def release(rng: Generator) -> tuple[Evidence, Floats]:
     use = found_in[item] >= 0
     n = np.bincount(user[use], minlength=number.size)
     sizes = np.bincount(np.searchsorted(BOUNDS, n[n > 0]), minlength=len(BOUNDS)) + rng.normal(0.0, 30.2, 16)
-    limit = choose_limit(sizes, 30.2, 11.4, items.size)
+    limit = choose_limit(sizes, BOUNDS, 30.2, 11.4, items.size)
     weight = np.minimum(1.0, np.sqrt(limit / np.maximum(n, 1)))
     sigma = 11.4 * math.sqrt(limit)
     measured = np.bincount(item[use], weight[user[use]], 2000)[items] + rng.normal(0.0, sigma, items.size)
@@ -190,6 +192,53 @@ def test_estimates_are_closer_than_measurements() -> None:
         ours += np.abs(estimate(seen).count - truth)[scored].sum()
         measured += np.abs(seen.measured + seen.alone - truth)[scored].sum()
     assert ours < 0.6 * measured
+
+
+@cache
+def measurement_of(most: int, *, told: bool, seed: int) -> tuple[Evidence, Floats]:
+    """Users with 2 to 300 items of which at most `most` count, and all items known. Are they `told` apart?"""
+    rng = np.random.default_rng(seed)
+    tries = np.exp(rng.uniform(math.log(4.0), math.log(400.0), 6000)).astype(np.int64)
+    weights = (np.arange(2000) + 3.0) ** -0.9
+    pairs = np.unique(
+        np.repeat(np.arange(6000), tries) * 2000 + rng.choice(2000, tries.sum(), p=weights / weights.sum())
+    )
+    pairs = rng.permutation(pairs)
+    pairs = pairs[np.argsort(pairs // 2000, kind="stable")]
+    user, item = pairs // 2000, pairs % 2000
+    truth, have = np.bincount(item, minlength=2000).astype(np.float64), np.bincount(user, minlength=6000)
+    counts = np.arange(user.size) - (np.cumsum(have) - have)[user] < most
+    user, item, bounds = user[counts], item[counts], size_bounds(most)
+    kept = np.bincount(user, minlength=6000)
+    users = np.bincount(np.searchsorted(bounds, have if told else kept), minlength=len(bounds))
+    sizes = users + rng.normal(0.0, 10.0, len(bounds))
+    limit = choose_limit(sizes, bounds, 10.0, 4.0, 2000, needed=True)
+    steps = np.bincount(item, np.minimum(1.0, np.sqrt(limit / kept))[user], 2000)
+    sigma = 4.0 * math.sqrt(limit)
+    seen = evidence(
+        [-1] * 2000, measured=steps + rng.normal(0.0, sigma, 2000), sigma=sigma, limit=limit, sizes=sizes,
+        sizes_deviation=10.0, bounds=bounds, most_items=most,
+    )  # fmt: skip
+    return seen, truth
+
+
+@pytest.mark.parametrize("most", [32, 64, 128])
+def test_users_with_more_items_than_count_are_made_up_for(most: int) -> None:
+    """Up to two thirds of all pairs do not count. Without the numbers of such users, counts would be too low."""
+    for seed in (1, 2):
+        seen, truth = measurement_of(most, told=True, seed=seed)
+        found, large = estimate(seen), truth > 300.0
+        assert abs(np.median(found.count[large] / truth[large]) - 1.0) < 0.1
+        assert (np.abs(found.count - truth) <= found.margin(0.95))[large].mean() > 0.9
+        untold, _ = measurement_of(most, told=False, seed=seed)
+        assert np.median(estimate(untold).count[large] / truth[large]) < {32: 0.6, 64: 0.75, 128: 0.9}[most]
+
+
+def test_rough_counts_of_users_with_very_many_items_are_said_to_be_rough() -> None:
+    assert estimate(measurement_of(128, told=True, seed=1)[0]).reason is None
+    reason = estimate(measurement_of(16, told=True, seed=1)[0]).reason
+    assert reason is not None
+    assert "more than 16 items" in reason
 
 
 def test_factor_of_the_limit_follows_from_the_sizes() -> None:
@@ -279,7 +328,7 @@ def test_any_evidence_has_finite_estimates(seed: int, items: int, alone: bool, s
     for numbers in (found.count, found.margin(0.95), *columns[0], *columns[1]):
         assert np.isfinite(numbers).all()
     assert (found.margin(0.95) > 0.0).all()
-    assert 0 <= choose_limit(seen.sizes, 30.0, seen.sigma, items) <= 256
+    assert 0 <= choose_limit(seen.sizes, BOUNDS, 30.0, seen.sigma, items) <= 256
 
 
 # Sums and means

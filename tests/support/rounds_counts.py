@@ -93,7 +93,8 @@ class MemoryRounds:
         return self.kept[0][chosen], self.kept[1][chosen]
 
     def sizes(self, found: Any, bounds: Sequence[int]) -> list[int]:
-        sizes = self._sizes_of(self._found(found)[0])
+        sizes, own = self._sizes_of(self._found(found)[0]), self._sizes_of(self.all[0])
+        sizes = np.where((own > self.task.most_items) & (sizes > 0), own, sizes)
         places = np.searchsorted(np.asarray(bounds), sizes[sizes > 0])
         return list(np.bincount(places, minlength=len(bounds)).tolist())
 

@@ -29,10 +29,12 @@ IntArray = NDArray[np.int64]
 ONCE: Final = "dphist_once"
 USERS: Final = "dphist_users_once"
 NUMBERED: Final = "dphist_numbered"
-# The items by number; the pairs of the users with several items, as numbers; and how many pairs each of them has.
+# The items by number; the pairs of the users with several items, as numbers; how many pairs each of them has; and
+# all items of the users who have more than count.
 NAMES: Final = "dphist_items"
 PAIRS: Final = "dphist_pairs"
 SEVERAL: Final = "dphist_several"
+MANY: Final = "dphist_many"
 # The pairs of a round and the weights of its users; the weights of the first round, with the most that later ones
 # allow.
 LIVE: Final = "dphist_live"
@@ -42,7 +44,21 @@ FIRST: Final = "dphist_first"
 # The pairs of the found items, and how many of them each user has.
 FOUND: Final = "dphist_found"
 FOUND_USERS: Final = "dphist_found_users"
-TABLES: Final = (ONCE, USERS, NUMBERED, NAMES, PAIRS, SEVERAL, LIVE, NEXT, WEIGHTS, FIRST, FOUND, FOUND_USERS)
+TABLES: Final = (
+    ONCE,
+    USERS,
+    NUMBERED,
+    NAMES,
+    PAIRS,
+    SEVERAL,
+    MANY,
+    LIVE,
+    NEXT,
+    WEIGHTS,
+    FIRST,
+    FOUND,
+    FOUND_USERS,
+)
 # A registered array of item numbers.
 CHOSEN: Final = "dphist_chosen"
 # DuckDB groups whole numbers by arrays, several times as fast as by hash tables, if their range is within 2^bits.
@@ -138,6 +154,7 @@ class DuckDBRounds:
             numbered = NUMBERED
         self._size = self._create(PAIRS, with_user_numbers(numbered, f"SELECT u, number {several}"))
         self._create(SEVERAL, f"SELECT number AS u, least({ITEMS}, {most}) AS n {several}")
+        self._create(MANY, f"SELECT number AS u, {ITEMS} AS n FROM {USERS} WHERE {ITEMS} > {most}")
         self._alone = np.zeros(self.items, np.int64)
         if task.alone:
             alone = with_user_numbers(numbered, f"SELECT u, number FROM {USERS} WHERE {ITEMS} = 1")
@@ -207,7 +224,8 @@ class DuckDBRounds:
     def sizes(self, found: IntArray, bounds: Sequence[int]) -> list[int]:
         self._restrict_to_found(found)
         counts = [0] * len(bounds)
-        for items, number in self._rows(f"SELECT n, count(*) FROM {FOUND_USERS} GROUP BY n"):
+        users = f"{FOUND_USERS} AS found LEFT JOIN {MANY} AS many USING (u)"
+        for items, number in self._rows(f"SELECT coalesce(many.n, found.n), count(*) FROM {users} GROUP BY 1"):
             counts[bisect_left(bounds, items)] += number
         return counts
 

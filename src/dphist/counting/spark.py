@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_task
 from dphist.counting.spark_inputs import counted_column, number, read_rows
-from dphist.counting.spark_rounds import ALONE, PART, SparkRounds, number_of_parts, part_of
+from dphist.counting.spark_rounds import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
@@ -288,7 +288,8 @@ def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
         *once.columns, sql.row_number().over(of_user).alias("place"), sql.count("*").over(all_items).alias(ITEMS)
     )
     alone = (sql.col(ITEMS) == 1).alias(ALONE)
-    chosen = ranked.where(sql.col("place") <= task.most_items).select(*keys, alone, *sum_names(task.values))
+    many = sql.when(sql.col(ITEMS) > task.most_items, sql.col(ITEMS)).alias(MANY)
+    chosen = ranked.where(sql.col("place") <= task.most_items).select(*keys, alone, many, *sum_names(task.values))
     known = None
     if entries is not None and not task.listed:
         types = dict(chosen.dtypes)

@@ -21,9 +21,11 @@ from pyspark.sql import functions as sql
 from dphist.counting.sql import COUNT, ITEMS, sum_names, weighted_sum
 from dphist.counting.task import RoundsTask
 
-# Columns of the pairs: the part of the user, whether it is their only item, and the items of the user in round 0.
+# Columns of the pairs: the part of the user, whether it is their only item, all items of a user who has more than
+# count (else null), and the items of the user in round 0.
 PART: Final = "part"
 ALONE: Final = "alone"
+MANY: Final = "many"
 FIRST: Final = "first_items"
 # Columns of the items: the parts that have it, and what the caller remembers of it between the rounds.
 PARTS: Final = "parts"
@@ -112,8 +114,8 @@ class SparkRounds:
     def sizes(self, bounds: Sequence[int]) -> list[int]:
         """Users of the group of several by how many of the chosen items they keep; see `RoundsCount.sizes`."""
         counts = [0] * len(bounds)
-        for items, pairs in self._lists.groupBy(ITEMS).agg(sql.count("*")).collect():
-            counts[bisect_left(bounds, items)] += pairs // items
+        for items, many, pairs in self._lists.groupBy(ITEMS, MANY).agg(sql.count("*")).collect():
+            counts[bisect_left(bounds, many or items)] += pairs // items
         return counts
 
     def measure(self, limit: int) -> Any:

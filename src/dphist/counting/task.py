@@ -327,7 +327,8 @@ class RoundsCount(Protocol):
     def sizes(self, found: NDArray[np.int64], bounds: Sequence[int]) -> list[int]:
         """Users of the group of several by how many of the found items they keep.
 
-        Entry k counts users with more than bounds[k - 1] and at most bounds[k] of them, at least one.
+        Entry k counts users with more than bounds[k - 1] and at most bounds[k] of them, at least one. Users who
+        have left out items are counted by the number of all their items instead.
         """
 
     def measure(self, found: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], ...]:

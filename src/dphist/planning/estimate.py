@@ -38,38 +38,60 @@ _STEP_ALONE, _TASTE_ALONE = 0.3, 0.5
 # Factors from weights to users, in parts of what the mean weight lacks to 1: with scores, without any, and for
 # each unit of taste above the guess.
 _BASE, _BASE_BLIND, _OF_TASTE = 0.15, 0.25, 2.0
-# Users with more than `most_items` items: a part of the share of pairs of users with over a quarter of these
-# items, and the largest such error.
-_CUT, _MOST_CUT = 0.3, 0.06
+# Users with more items than count are in buckets by all of their items: at most so many times as many as count, or
+# more. Their mean numbers of items, in these units, if the density of sizes falls with their square (and faster
+# beyond the last); the relative errors of these; and the noise above which there are such users. Of n items of a
+# user the found ones are guessed: as if these were n / _SPREAD draws of a found item; with a relative error.
+_TIMES: Final = (2, 4, 8)
+_MEAN_TIMES: Final = np.array([1.39, 2.77, 5.55, 12.0])
+_TIMES_ERROR: Final = np.array([0.2, 0.2, 0.2, 0.5])
+_MANY_USERS: Final = 3.0
+_SPREAD, _GUESS = 1.5, 0.25
+# More items than anybody has.
+_ANY: Final = 1 << 40
 # The choice of the limit: error of the factor in parts of what the mean weight lacks to 1, and of scores.
 _FEAR, _SCORE = 0.35, 0.2
-# A release warns if this share of pairs is of users near the most items that count.
-_MANY: Final = 0.2
+# A release warns if this share of pairs is not counted.
+_UNCOUNTED: Final = 0.5
 # Typical relative errors of which a release warns: of noise in any case, of tastes with fewer items.
 _NOISY, _UNSURE, _FEW = 0.5, 0.1, 5
 
 
-def size_bounds(most: int) -> tuple[int, ...]:
-    """The largest number of items of a user in each bucket: 1, 2, 3, 4, 6, 8, 12, 16, ..., `most`."""
+def size_bounds(most: int, listed: int = 0) -> tuple[int, ...]:
+    """The largest number of items of a user in each bucket: 1, 2, 3, 4, 6, 8, 12, 16, ..., `most`, and beyond.
+
+    Nobody has more than `most` items of a public list with so many items.
+    """
     powers = [2**k for k in range(most.bit_length())]
     bounds = {1, *powers, *(power + power // 2 for power in powers[1:])}
-    return (*sorted(bound for bound in bounds if bound < most), most)
+    beyond = () if listed == most else (*(most * times for times in _TIMES), _ANY)
+    return (*sorted(bound for bound in bounds if bound < most), most, *beyond)
+
+
+def _within(bounds: tuple[int, ...]) -> int:
+    """The number of buckets of users all of whose items count."""
+    return len(bounds) - (_MEAN_TIMES.size if bounds[-1] == _ANY else 0)
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Users by their number of found items: smooth, above 0, with the covariance of the logarithms of `users`."""
+    """Users by their number of found items: smooth, above 0, with the covariance of the logarithms of `users`.
+
+    Of the items of a user, the part `counted` counts, and `rough` is the relative error of that part.
+    """
 
     items: FloatArray
     users: FloatArray
     covariance: FloatArray
+    counted: FloatArray
+    rough: FloatArray
 
     @property
     def pairs(self) -> float:
         return float(self.users @ self.items)
 
     def weights(self, limit: int) -> FloatArray:
-        return np.minimum(1.0, np.sqrt(limit / self.items))
+        return self.counted * np.minimum(1.0, np.sqrt(limit / (self.counted * self.items)))
 
     def weight(self, limit: int) -> float:
         """The mean weight of a pair of user and item."""
@@ -80,11 +102,50 @@ class _Sizes:
         pairs = self.users * self.items
         weighted = pairs * self.weights(limit)
         slope = pairs / pairs.sum() - weighted / weighted.sum()
-        return math.sqrt(max(0.0, float(slope @ self.covariance @ slope)))
+        rough = float(pairs @ self.rough) / self.pairs
+        return math.hypot(math.sqrt(max(0.0, float(slope @ self.covariance @ slope))), rough)
 
     def share_above(self, items: float) -> float:
         """The share of pairs whose users have more items."""
         return float((self.users * self.items)[self.items > items].sum()) / self.pairs
+
+    @property
+    def uncounted(self) -> float:
+        """The share of pairs that do not count, because their users have too many."""
+        return float((self.users * self.items) @ (1.0 - self.counted)) / self.pairs
+
+    def add(self, many: _Many, part: float = 1.0, error: float = 0.0) -> _Sizes:
+        """With users who have more items than count, and this part of the found items that are guessed."""
+        zeros = np.zeros((self.users.size, many.users.size))
+        return _Sizes(
+            np.append(self.items, part * many.items), np.append(self.users, many.users),
+            np.block([[self.covariance, zeros], [zeros.T, np.diag((many.deviation / many.users) ** 2)]]),
+            np.append(self.counted, 1.0 / many.times), np.append(self.rough, np.hypot(many.rough, error)),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Many:
+    """Users who have more items than count: how many times as many, with relative errors, and found ones."""
+
+    users: FloatArray
+    deviation: float
+    times: FloatArray
+    rough: FloatArray
+    items: FloatArray
+
+    def weights(self, parts: FloatArray, limit: int) -> FloatArray:
+        """The sum of all weights in a measurement, for parts of the found items that are guessed."""
+        counted = np.outer(parts, self.items / self.times)
+        return np.asarray(np.minimum(counted, np.sqrt(limit * counted)) @ self.users, dtype=np.float64)
+
+
+def _many(noisy: FloatArray, deviation: float, most: int, items: int) -> _Many:
+    """The users of the last buckets, where they are clear of the noise."""
+    places = np.flatnonzero(noisy > _MANY_USERS * deviation)
+    times = _MEAN_TIMES[places]
+    found = items * -np.expm1(-most * times / (_SPREAD * items))
+    return _Many(noisy[places], deviation, times, _TIMES_ERROR[places], np.minimum(found, most * times))
 
 
 class _Total(NamedTuple):
@@ -137,7 +198,7 @@ def _smooth(
         if abs(gain) < 1e-4 or damping > 1e9:
             break
     covariance = np.asarray(np.linalg.inv(slopes.T @ slopes + 0.01 * np.eye(buckets)), dtype=np.float64)
-    return _Sizes(sizes, np.maximum(users, 1e-12), covariance)
+    return _Sizes(sizes, np.maximum(users, 1e-12), covariance, np.ones(buckets), np.zeros(buckets))
 
 
 def _somebody(noisy: FloatArray, deviation: float) -> bool:
@@ -146,7 +207,9 @@ def _somebody(noisy: FloatArray, deviation: float) -> bool:
     return bool(noisy.size) and float(sums.max()) > _CLEAR * deviation
 
 
-def choose_limit(sizes: FloatArray, deviation: float, sigma: float, items: int, *, needed: bool = False) -> int:
+def choose_limit(
+    sizes: FloatArray, bounds: tuple[int, ...], deviation: float, sigma: float, items: int, *, needed: bool = False
+) -> int:
     """The limit of the measurement for noisy numbers of users by size; 0 if there is nobody to measure.
 
     `sigma` is the noise of the measurement at a limit of 1, in users. The limit is at least 1 if it is `needed`:
@@ -155,8 +218,10 @@ def choose_limit(sizes: FloatArray, deviation: float, sigma: float, items: int, 
     noisy = np.asarray(sizes, dtype=np.float64)
     if not items or not (needed or _somebody(noisy, deviation)):
         return 0
-    bounds = size_bounds(1 << 20)[: noisy.size]
-    seen = _smooth(noisy, deviation, bounds, items)
+    within = _within(bounds)
+    bounds = bounds[:within]
+    many = _many(noisy[within:], deviation, bounds[-1], items)
+    seen = _smooth(noisy[:within], deviation, bounds, items).add(many)
     typical = max(seen.pairs / items, 1.0)
 
     def loss(limit: int) -> float:
@@ -284,11 +349,24 @@ def estimate(evidence: Evidence) -> Estimates:
 
 def _sizes(e: Evidence, measured: FloatArray) -> _Sizes:
     """Sizes that agree with the sum of the measured weights, as far as noise and the width of buckets allow."""
-    alone = _smooth(e.sizes, e.sizes_deviation, e.bounds, measured.size)
-    value, items = float(measured.sum()), measured.size
+    within, items = _within(e.bounds), measured.size
+    bounds, noisy = e.bounds[:within], e.sizes[:within]
+    many = _many(e.sizes[within:], e.sizes_deviation, bounds[-1], items)
+    alone, value = _smooth(noisy, e.sizes_deviation, bounds, items), float(measured.sum())
     noise = math.hypot(e.sigma * math.sqrt(items), e.shared * items)
-    total = _Total(e.limit, value, math.hypot(noise, _BUCKET * alone.share_above(_NARROW) * value))
-    return _smooth(e.sizes, e.sizes_deviation, e.bounds, items, total)
+    noise = math.hypot(noise, _BUCKET * alone.share_above(_NARROW) * value)
+    if not many.users.size:
+        return _smooth(noisy, e.sizes_deviation, bounds, items, _Total(e.limit, value, noise))
+    # The sum is compared with what the other users explain.
+    slope = alone.users * alone.items * alone.weights(e.limit)
+    variance = noise**2 + float(slope @ alone.covariance @ slope)
+    parts = np.linspace(0.02, 3.0, 150)
+    weights, guess = many.weights(parts, e.limit), float(many.weights(np.ones(1), e.limit)[0])
+    misfit = (value - slope.sum() - weights) ** 2 / variance + ((weights / guess - 1.0) / _GUESS) ** 2
+    chance = np.exp((misfit.min() - misfit) / 2.0)
+    chance /= chance.sum()
+    part = float(chance @ parts)
+    return alone.add(many, part, math.sqrt(float(chance @ (parts - part) ** 2)) / part)
 
 
 def _unmeasured(e: Evidence) -> tuple[Column, Column, str | None]:
@@ -307,8 +385,8 @@ def _reason(e: Evidence, sizes: _Sizes, weight: Column) -> str | None:
     several = e.found_in != 0
     if not several.any():
         return None
-    if weight.value.size > e.most_items / 2 and sizes.share_above(e.most_items / 2) > _MANY:
-        return f"many users have more than {e.most_items} items, of which only so many count: counts are too low"
+    if sizes.uncounted > _UNCOUNTED:
+        return f"many users have more than {e.most_items} items, of which only so many count: counts are rough"
     error = float(np.median(weight.standard_error[several] / np.maximum(weight.value[several], 1.0)))
     if error > _NOISY:
         return "the noise is as large as the counts"
@@ -451,8 +529,7 @@ def _factors(e: Evidence, sizes: _Sizes, weight: FloatArray, taste: FloatArray) 
     odd = np.sqrt(np.maximum(np.nan_to_num(taste) ** 2 - _TASTE**2, 0.0))
     square = float(sizes.users @ (k * sizes.weights(e.limit) ** 2)) / sizes.pairs
     few = (square / mean**2 - 1.0) / np.maximum(weight * factor, 1.0)
-    cut = min(_MOST_CUT, _CUT * sizes.share_above(e.most_items / 4.0)) if items > e.most_items else 0.0
-    error = np.sqrt(sizes.error(e.limit) ** 2 + ((1.0 - mean) * (base + _OF_TASTE * odd)) ** 2 + few + cut**2)
+    error = np.sqrt(sizes.error(e.limit) ** 2 + ((1.0 - mean) * (base + _OF_TASTE * odd)) ** 2 + few)
     return Column(factor, factor * error)
 
 

@@ -148,7 +148,7 @@ class Measurement:
 
 
 def measure_items(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
-    numbers, bounds = found.numbers, size_bounds(rounds_noise(plan).most_items)
+    numbers, bounds = found.numbers, bounds_of(plan)
     sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), by_round(plan, found), tap)
     if limit == 0:
         return unmeasured(plan, sizes)
@@ -201,6 +201,12 @@ def rounds_noise(plan: Plan) -> RoundsNoise:
     return plan.noise
 
 
+def bounds_of(plan: Plan) -> tuple[int, ...]:
+    """The largest number of items in each bucket of `RoundsCount.sizes`."""
+    noise = rounds_noise(plan)
+    return size_bounds(noise.most_items, noise.listed)
+
+
 def limit_of(plan: Plan, sizes: Sequence[int], found: Sequence[int]) -> int:
     """The limit of the measurement, from noisy numbers of users in steps and `by_round`: it costs nothing.
 
@@ -208,8 +214,8 @@ def limit_of(plan: Plan, sizes: Sequence[int], found: Sequence[int]) -> int:
     """
     noise, alone = rounds_noise(plan), found[ALONE - KNOWN]
     return choose_limit(
-        np.asarray(sizes, dtype=np.float64) / noise.lattice, deviation=noise.sigma_sizes, sigma=noise.sigma,
-        items=sum(found), needed=bool(noise.sums) or sum(found) > alone,
+        np.asarray(sizes, dtype=np.float64) / noise.lattice, bounds_of(plan), deviation=noise.sigma_sizes,
+        sigma=noise.sigma, items=sum(found), needed=bool(noise.sums) or sum(found) > alone,
     )  # fmt: skip
 
 
@@ -229,7 +235,7 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
         limit=measured.limit,
         sizes=np.asarray(measured.sizes, dtype=np.float64) / noise.lattice,
         sizes_deviation=noise.sigma_sizes,
-        bounds=size_bounds(noise.most_items),
+        bounds=bounds_of(plan),
         limits=tuple(limit / noise.lattice for limit in noise.limits),
         most_items=noise.most_items,
     )

@@ -25,7 +25,6 @@ from dphist.counting.sql import COUNT, sum_names
 from dphist.counting.task import Progress
 from dphist.errors import InputError, is_spark_frame
 from dphist.outputs.target import Target
-from dphist.planning.estimate import size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.noise import Job
 from dphist.releasing.on_spark import (
@@ -44,6 +43,7 @@ from dphist.releasing.rounds import (
     KNOWN,
     Found,
     Measurement,
+    bounds_of,
     by_round,
     estimated,
     noise_of_group,
@@ -262,7 +262,7 @@ def measure_on_spark(
 ) -> Measurement:
     """The sizes, and the measurement of the found items in the order of their ids."""
     counted.choose(found)
-    users = run(lambda: counted.sizes(size_bounds(rounds_noise(plan).most_items)), counted.what)
+    users = run(lambda: counted.sizes(bounds_of(plan)), counted.what)
     sizes, limit = noisy_sizes(plan, users, in_rounds, tap)
     if limit == 0:
         return unmeasured(plan, sizes)

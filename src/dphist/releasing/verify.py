@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
-from dphist.planning.estimate import size_bounds
 from dphist.planning.planner import gamma_value
 from dphist.planning.utility import Verdict, added_columns, count_decimals, rounding_step, verdict_of
 from dphist.privacy.types import FORMAT, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
@@ -36,7 +35,7 @@ from dphist.releasing.document import (
 )
 from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import MARGIN, Request, count_column, request_from
-from dphist.releasing.rounds import limit_of, rounds_noise
+from dphist.releasing.rounds import bounds_of, limit_of, rounds_noise
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
 if TYPE_CHECKING:
@@ -357,7 +356,7 @@ class _Examination:
             self.problems.append("a count has more decimals than the certificate states")
         if (margins <= 0).any():
             self.problems.append("a margin is not above 0")
-        sizes, rounds = len(size_bounds(rounds_noise(plan).most_items)), len(rounds_noise(plan).parts)
+        sizes, rounds = len(bounds_of(plan)), len(rounds_noise(plan).parts)
         if len(findings.found) != rounds + 2 or sum(findings.found) != table.num_rows:
             self.problems.append("the certificate's findings are not those of the released items")
         elif len(findings.sizes) != sizes or findings.limit != limit_of(plan, findings.sizes, findings.found):

@@ -334,12 +334,14 @@ class Rounds:
     """How items were found and measured.
 
     `users` are noisy numbers of users by number of released items, up to `most` of them in each group, with the
-    standard deviation `deviation`. `limit` is that of the measurement, 0 without one, and `measured` the standard
-    deviation of its noise in users; `needed` the users with which an item is found half of the time.
+    standard deviation `deviation`. Users with more items than `count` are in groups by all of their items.
+    `limit` is that of the measurement, 0 without one, and `measured` the standard deviation of its noise in
+    users; `needed` the users with which an item is found half of the time.
     """
 
     steps: tuple[Step, ...]
     most: tuple[int, ...]
+    count: int
     users: tuple[int, ...]
     deviation: float
     alone: bool
@@ -350,7 +352,10 @@ class Rounds:
 
     @property
     def labels(self) -> list[str]:
-        return [f"{b:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise((0, *self.most))]
+        labels = [f"{b:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise((0, *self.most))]
+        if self.most[-1] > self.count:
+            labels[-1] = f"more than {self.most[-2]:,}"
+        return [f"{label} in all" if b > self.count else label for b, label in zip(self.most, labels, strict=True)]
 
     @property
     def drawn(self) -> int:
@@ -385,7 +390,8 @@ def rounds_of(noise: RoundsNoise, findings: Findings, request: Mapping[str, Any]
     ]
     return Rounds(
         tuple(steps),
-        size_bounds(noise.most_items),
+        size_bounds(noise.most_items, noise.listed),
+        noise.most_items,
         tuple(round(users / noise.lattice) for users in findings.sizes),
         noise.sigma_sizes,
         noise.alone is not None,

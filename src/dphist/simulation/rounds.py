@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dphist.errors import InvalidParameter
-from dphist.planning.estimate import choose_limit, estimate, size_bounds
+from dphist.planning.estimate import choose_limit, estimate
 from dphist.planning.utility import Passed, count_decimals, rounded
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan, RoundsNoise
@@ -21,6 +21,7 @@ from dphist.releasing.document import Findings
 from dphist.releasing.rounds import (
     Found,
     Measurement,
+    bounds_of,
     evidence_of,
     find_items,
     findings_of,
@@ -100,10 +101,15 @@ class ExpectedCounts:
         return np.where(self._left, self._weighted(self._mean(left, most)), 0)
 
     def sizes(self, found: IntArray, bounds: Sequence[int]) -> list[int]:
-        group = self.several
-        law = self._law(np.arange(1, self._most + 1), self._kept[group], self._pairs(found))
-        places = np.searchsorted(bounds, np.arange(1, self._most + 1))
-        users = np.bincount(places, law @ self._users[group], len(bounds))
+        number = np.arange(self._most + 1)
+        law = self._law(number, self._kept, self._pairs(found))
+        law[0] = 0.0
+        # Users with more items than count are counted by all of them.
+        group, many = self.several, self._sizes > self.noise.most_items
+        users = np.bincount(np.searchsorted(bounds, number), law @ (self._users * (group & ~many)), len(bounds))
+        users += np.bincount(
+            np.searchsorted(bounds, self._sizes), law.sum(axis=0) * self._users * (group & many), len(bounds)
+        )
         return [round(float(number)) for number in users]
 
     def measure(self, found: IntArray, limit: int) -> tuple[IntArray, ...]:
@@ -213,9 +219,10 @@ def totals_in_rounds(plan: Plan, population: Population) -> Totals:
 def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntArray, seed: int) -> Measurement:
     """The measurement of a forecast: each of the `real` items is one of the found `numbers`, by its place."""
     noise, random = rounds_noise(plan), np.random.default_rng(seed)
-    true = np.array(counted.sizes(numbers, size_bounds(noise.most_items)), dtype=np.float64)
+    bounds = bounds_of(plan)
+    true = np.array(counted.sizes(numbers, bounds), dtype=np.float64)
     users = true + random.normal(0.0, noise.sigma_sizes, true.size)
-    limit = choose_limit(users, deviation=noise.sigma_sizes, sigma=noise.sigma, items=real.size)
+    limit = choose_limit(users, bounds, deviation=noise.sigma_sizes, sigma=noise.sigma, items=real.size)
     sizes = tuple(np.rint(users * noise.lattice).astype(int).tolist())
     if limit == 0:
         return Measurement(sizes, 0)
