@@ -11,8 +11,9 @@ Every number is of `dphist.release` itself with all of its spending, at delta 1e
 - CPU: seconds of one release, in this process.
 
 `--data` is a folder of Parquet files with the columns user and item. Made here are the common job of
-benchmarks/peers.py, the demo's search log, its orders, users per month and per day, 5,000 users with one item
-each, and users with a geometric number of items of mean 2.
+benchmarks/peers.py, the demo's search log, its orders, the posts of examples/words, users per month and per day,
+5,000 users with one item each, users with a geometric number of items of mean 2, and 3,000 users of whom one in
+twenty has some 1,900 items.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def _made(folder: Path, data: Path | None) -> Iterator[tuple[str, Path]]:
     subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
     yield "demo log", _pairs(folder / "log_pairs.parquet", f"SELECT user_id, query FROM '{log}'")
     yield "orders", _pairs(folder / "orders_pairs.parquet", f"SELECT customer, product FROM '{orders}'")
+    yield "posts", _posts(folder)
     yield from _periods(folder)
     yield from _synthetic(folder)
 
@@ -67,6 +69,14 @@ def _pairs(path: Path, query: str) -> Path:
     rows = f"SELECT DISTINCT u::VARCHAR AS user, i::VARCHAR AS item FROM ({query}) AS t(u, i)"
     duckdb.sql(f"COPY ({rows}) TO '{path}'")
     return path
+
+
+def _posts(folder: Path) -> Path:
+    sys.path.insert(0, str(ROOT / "examples/words"))
+    from words import synthetic_posts, words_of
+
+    words_of(synthetic_posts(5000)).write_parquet(folder / "posts_words.parquet")
+    return _pairs(folder / "posts.parquet", f"SELECT author, word FROM '{folder / 'posts_words.parquet'}'")
 
 
 def _periods(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -91,6 +101,10 @@ def _synthetic(folder: Path) -> Iterator[tuple[str, Path]]:
             rng.zipf(1.3, sizes.sum()) % 1_000_000,
         ),
     )
+    sizes = np.where(np.arange(3_000) % 20 == 0, 4_000, rng.integers(5, 60, 3_000))
+    popular = (np.arange(50_000) + 3.0) ** -1.05
+    items = rng.choice(50_000, sizes.sum(), p=popular / popular.sum())
+    yield "very active", _write(folder / "active.parquet", np.repeat(np.arange(3_000), sizes), items)
 
 
 def _write(path: Path, user: Any, item: Any) -> Path:

@@ -382,7 +382,7 @@ def expected_draws(plan: Plan, limit: int) -> list[tuple[Any, int]]:
     draws += [
         (GaussianLaw(noise.variance / part), PER_ROUND * (several - r)) for r, part in enumerate(noise.parts)
     ]
-    draws.append((GaussianLaw(noise.variance / noise.sizes), len(size_bounds(noise.most_items))))
+    draws.append((GaussianLaw(noise.variance / noise.sizes), len(size_bounds(noise.most_items, noise.listed))))
     own, shared = noise.measure_noise(limit)
     found = PER_ROUND * (noise.rounds + 1 + (noise.alone is not None) if noise.rounds else 3)
     draws.append((GaussianLaw(own), found))
