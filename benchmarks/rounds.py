@@ -19,6 +19,7 @@ twenty has some 1,900 items.
 from __future__ import annotations
 
 import argparse
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -72,10 +73,8 @@ def _pairs(path: Path, query: str) -> Path:
 
 
 def _posts(folder: Path) -> Path:
-    sys.path.insert(0, str(ROOT / "examples/words"))
-    from words import synthetic_posts, words_of
-
-    words_of(synthetic_posts(5000)).write_parquet(folder / "posts_words.parquet")
+    posts = runpy.run_path(str(ROOT / "examples/words/words.py"))
+    posts["words_of"](posts["synthetic_posts"](5000)).write_parquet(folder / "posts_words.parquet")
     return _pairs(folder / "posts.parquet", f"SELECT author, word FROM '{folder / 'posts_words.parquet'}'")
 
 
