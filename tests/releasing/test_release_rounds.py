@@ -243,6 +243,26 @@ def test_little_data_releases_nothing(tmp_path: Path, events: list[tuple[str, st
     assert "No item passed the threshold. An item needs about" in repr(found)
 
 
+@pytest.mark.parametrize("items", [1, 2, 40])
+def test_a_list_that_users_have_all_of_leaves_nothing_out(items: int) -> None:
+    """The report said that many users have more than 1 items, of which only so many count."""
+    names = [f"item {k}" for k in range(items)]
+    table = pa.table({"user": np.repeat(np.arange(3000), items), "item": names * 3000})
+    found = dphist.release(table, **ASKED, items=pa.table({"item": names}), seed=1)
+    assert found.findings is not None
+    assert found.findings.reason is None
+    assert "only so many count" not in repr(found)
+    assert all(abs(count - 3000) < 100 for count in found.counts)
+
+
+def test_users_with_more_items_of_a_list_than_count_are_reported() -> None:
+    table = pa.table({"user": np.repeat(np.arange(300), 2000), "item": list(range(2000)) * 300})
+    found = dphist.release(table, **ASKED, items=pa.table({"item": list(range(2000))}), seed=1)
+    assert found.findings is not None
+    assert found.findings.reason is not None
+    assert "many users have more than 1024 items, of which only so many count" in found.findings.reason
+
+
 def test_a_ledger_makes_the_group_of_one_item_gaussian(folder: Path) -> None:
     """Laplace noise costs many times as much there. With the rule sum it does not."""
     for rule, kind in (

@@ -175,7 +175,8 @@ class Evidence:
     `found_in` is -1 for known and public items, 0 for those found by users with one item, r + 1 for those of
     round r. `score` is the pooled evidence in users (nan without), with the `deviations` and above the `limits`
     of each round. `measured` are weights in users, with noise of their own, `sigma`, and one draw for all of the
-    deviation `shared`. `sizes` are users by their number of found items, in buckets up to the `bounds`.
+    deviation `shared`. `sizes` are users by their number of found items, in buckets up to the `bounds`. Of a user
+    only `most_items` items count, which is infinite if no user can have more.
     """
 
     found_in: IntArray
@@ -191,7 +192,7 @@ class Evidence:
     sizes_deviation: float
     bounds: tuple[int, ...]
     limits: tuple[float, ...]
-    most_items: int
+    most_items: float
 
 
 class Column(NamedTuple):

@@ -242,7 +242,8 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
         sizes_deviation=noise.sigma_sizes,
         bounds=size_bounds(noise.most_items),
         limits=tuple(limit / noise.lattice for limit in noise.limits),
-        most_items=noise.most_items,
+        # A user has no more items than the list.
+        most_items=math.inf if 0 < noise.listed <= noise.most_items else noise.most_items,
     )
 
 
