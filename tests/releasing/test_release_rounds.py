@@ -255,6 +255,22 @@ def test_a_list_that_users_have_all_of_leaves_nothing_out(items: int) -> None:
     assert all(abs(count - 3000) < 100 for count in found.counts)
 
 
+@pytest.mark.parametrize("cap", [[], ["--max-items-per-user", "3"]])
+@pytest.mark.parametrize("content", ["item\n", 'item\n""\n'])
+def test_an_empty_list_is_an_error_before_anything_is_booked(folder: Path, cap: list[str], content: str) -> None:
+    """It was planned as a list of one item, and its release of none could not be verified."""
+    (folder / "list.csv").write_text(content)
+    Ledger.init(folder / "ledger", "log", epsilon=3.0, delta=1e-5)
+    booked = ["--ledger", "ledger", "--dataset", "log"]
+    done = command(
+        folder, "release", "events.parquet", *BUDGET, *cap, *booked, "--items", "list.csv", "--output", "out.csv"
+    )
+    assert done.code != 0
+    assert "the list of public items is empty" in done.err
+    assert "out.csv" not in names(folder)
+    assert Ledger.open(folder / "ledger").account("log").bookings == ()
+
+
 def test_users_with_more_items_of_a_list_than_count_are_reported() -> None:
     table = pa.table({"user": np.repeat(np.arange(300), 2000), "item": list(range(2000)) * 300})
     found = dphist.release(table, **ASKED, items=pa.table({"item": list(range(2000))}), seed=1)
