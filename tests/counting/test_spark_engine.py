@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 import threading
+from decimal import Context, Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,28 @@ def test_counts_of_a_public_list_do_not_go_through_the_driver(engine: Factory) -
     assert len(sent) == 1  # the public list itself
     assert "LocalTableScan" in sent[0]
     assert "Aggregate" not in sent[0]
+
+
+@ON_SPARK_ALONE
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_decimals_have_the_text_of_all_engines(engine: Factory, ansi: str) -> None:
+    """Without zeros at the end, however many digits the type has: these can follow from other rows."""
+    spark, digits = shared_session("local"), ["1.50", "2.00", "-20", "0", "0.05", "9007199254740992", "-0.5"]
+    texts = {"1.5": 1, "2": 1, "-20": 1, "0": 1, "0.05": 1, "-0.5": 1}
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    try:
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        for places in (2, 3, 18):
+            kind = pa.decimal128(38, places)
+            exact = [Decimal(text).quantize(Decimal(1).scaleb(-places), context=Context(60)) for text in digits]
+            made = pa.table({"user": range(len(digits)), "item": pa.array(exact, kind)})
+            for source in (made, spark.createDataFrame(made)):
+                assert histogram(engine, task(source, as_text=True)) == texts
+            assert histogram(DuckDBEngine, task(made, as_text=True)) == texts
+        whole = pa.table({"user": [1, 2], "item": pa.array([Decimal(900), Decimal(2**53)])})
+        assert histogram(engine, task(whole, as_text=True)) == {"900": 1}
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", str(before))
 
 
 @ON_SPARK_ALONE

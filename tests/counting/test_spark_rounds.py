@@ -22,7 +22,7 @@ pytestmark = ON_SPARK
 LOCAL = pytest.param("local", id="local")
 BOTH = pytest.mark.parametrize("kind", [LOCAL, pytest.param("cluster", marks=pytest.mark.slow)])
 ROUNDS: dict[str, dict[str, Any]] = {
-    "known": {"known": True, "alone": True, "null_items": True},
+    "known": {"known": True, "alone": True, "null_items": True, "growth": 1},
     "listed": {"known": True, "listed": True, "most_items": 3},
     "alone": {"alone": True, "most_items": 3, "growth": 1},
     "one item": {"alone": True, "most_items": 1},

@@ -70,6 +70,27 @@ def test_limit_grows_with_sizes_and_with_precision() -> None:
     assert choose_limit(large, BOUNDS, 150.0, 1000.0, 200) < choose_limit(large, BOUNDS, 8.0, 2.9, 200)
 
 
+def test_numbers_far_larger_than_their_noise_have_finite_margins() -> None:
+    """Equations were singular in doubles, or the variance of a factor was slightly below 0."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        most, items = int(rng.choice([3, 256, 1024])), int(rng.choice([2, 10]))
+        bounds, size = size_bounds(most), 10.0 ** rng.uniform(2, 11)
+        sizes = rng.normal(0.0, size, len(bounds))
+        sizes[1:] *= rng.choice([0.0, 1.0])
+        deviation = 10.0 ** rng.uniform(-3, 0)
+        limit = choose_limit(sizes, deviation, deviation, items, needed=True)
+        found = estimate(
+            evidence(
+                rng.choice([-1, 1, 4], items), score=np.full(items, 60.0) + rng.exponential(size, items),
+                measured=rng.normal(0.0, size, items), sigma=deviation, limit=limit, sizes=sizes,
+                sizes_deviation=deviation, bounds=bounds, most_items=most,
+            )
+        )  # fmt: skip
+        assert np.isfinite(found.count).all()
+        assert np.isfinite(found.margin(0.95)).all()
+
+
 # Coverage
 
 

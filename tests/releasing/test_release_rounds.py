@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
+from dphist.counting import rounds as counting
 from dphist.errors import DphistError, InvalidParameter
 from dphist.ledger import Ledger
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, RoundsNoise
+from dphist.sampling.sampler import ExactSampler
 from release_commands import certificate, command, names, sized_events
 
 # True counts that occur nowhere else: users with one, three and ten items.
@@ -188,6 +190,40 @@ def test_every_kind_of_input_gives_the_same_release_for_a_seed(folder: Path, kin
     assert isinstance(ours.to_native(), {"pandas": pd.DataFrame, "polars": pl.DataFrame}.get(kind, object))
 
 
+@cache
+def mixed_log() -> pa.Table:
+    """Items with different numbers of users, who have up to 40 items: sums of floats are not exact."""
+    rng = np.random.default_rng(5)
+    has = rng.random((2000, 300)) < rng.random((2000, 1)) * 0.3 * np.arange(1, 301) ** -0.4
+    user, item = np.nonzero(has)
+    return pa.table({"user": user, "item": [f"item {k}" for k in item], "spent": (user % 7).astype(float)})
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_results_do_not_depend_on_the_order_of_rows_or_on_the_numbers_of_items(
+    monkeypatch: pytest.MonkeyPatch, seeded: bool
+) -> None:
+    """Numbers of items are those of hash tables: the last bits of sums over items told how they were filled."""
+    table, number, found = mixed_log(), counting.numbered_items, list[pa.Table]()
+    if not seeded:
+        monkeypatch.setattr(ExactSampler, "_sample", lambda _, n, *__: np.zeros(n, np.int64))
+    for turn in range(4):
+        if not seeded:
+
+            def numbered(pairs: Any, known: Any, _: bool, turn: int = turn) -> str:
+                return number(pairs, known, True).replace("ORDER BY i0", f"ORDER BY hash(i0 || {turn})")
+
+            monkeypatch.setattr(counting, "numbered_items", numbered)
+        rows = table.take(np.random.default_rng(turn).permutation(table.num_rows))
+        release = dphist.release(
+            rows, **ASKED, seed=3 if seeded else None, sum="spent:0:9", mean="spent:0:9", interval=0.9,
+            standard_error=True,
+        )  # fmt: skip
+        found.append(release.to_arrow())
+    assert found[0].num_rows > 30
+    assert all(other.equals(found[0]) for other in found)
+
+
 def test_a_seed_repeats_the_release_and_marks_it(folder: Path) -> None:
     done = command(folder, "release", "events.parquet", *BUDGET, "--seed", "7", "--output", "out.parquet")
     assert done.code == 0, done.err
@@ -205,6 +241,42 @@ def test_little_data_releases_nothing(tmp_path: Path, events: list[tuple[str, st
     found = dphist.release(table, **ASKED, seed=1, output=tmp_path / "out.csv")
     assert len(found) == 0
     assert "No item passed the threshold. An item needs about" in repr(found)
+
+
+@pytest.mark.parametrize("items", [1, 2, 40])
+def test_a_list_that_users_have_all_of_leaves_nothing_out(items: int) -> None:
+    """The report said that many users have more than 1 items, of which only so many count."""
+    names = [f"item {k}" for k in range(items)]
+    table = pa.table({"user": np.repeat(np.arange(3000), items), "item": names * 3000})
+    found = dphist.release(table, **ASKED, items=pa.table({"item": names}), seed=1)
+    assert found.findings is not None
+    assert found.findings.reason is None
+    assert "only so many count" not in repr(found)
+    assert all(abs(count - 3000) < 100 for count in found.counts)
+
+
+@pytest.mark.parametrize("cap", [[], ["--max-items-per-user", "3"]])
+@pytest.mark.parametrize("content", ["item\n", 'item\n""\n'])
+def test_an_empty_list_is_an_error_before_anything_is_booked(folder: Path, cap: list[str], content: str) -> None:
+    """It was planned as a list of one item, and its release of none could not be verified."""
+    (folder / "list.csv").write_text(content)
+    Ledger.init(folder / "ledger", "log", epsilon=3.0, delta=1e-5)
+    booked = ["--ledger", "ledger", "--dataset", "log"]
+    done = command(
+        folder, "release", "events.parquet", *BUDGET, *cap, *booked, "--items", "list.csv", "--output", "out.csv"
+    )
+    assert done.code != 0
+    assert "the list of public items is empty" in done.err
+    assert "out.csv" not in names(folder)
+    assert Ledger.open(folder / "ledger").account("log").bookings == ()
+
+
+def test_users_with_more_items_of_a_list_than_count_are_reported() -> None:
+    table = pa.table({"user": np.repeat(np.arange(300), 2000), "item": list(range(2000)) * 300})
+    found = dphist.release(table, **ASKED, items=pa.table({"item": list(range(2000))}), seed=1)
+    assert found.findings is not None
+    assert found.findings.reason is not None
+    assert "many users have more than 1024 items, of which only so many count" in found.findings.reason
 
 
 def test_a_ledger_makes_the_group_of_one_item_gaussian(folder: Path) -> None:

@@ -11,6 +11,7 @@ import datetime
 import io
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,41 @@ def test_large_numbers_do_not_merge(reader: str, tmp_path: Path) -> None:
         assert released(read(LARGE, odd, tmp_path))[1] == []
 
 
+@pytest.mark.parametrize("package", ["arrow", "polars", "pandas"])
+@pytest.mark.parametrize("odd", ["9.12345", "9e3", "923456789012345678.5"])
+def test_the_digits_of_a_decimal_change_nothing_for_others(package: str, odd: str) -> None:
+    """Libraries give all decimals of a column as many digits as the longest has: 1.50 became 1.50000.
+
+    The odd item is the last in the order, so that a seed gives the others the same noise.
+    """
+
+    def frame(*more: str) -> Any:
+        items = [Decimal(text) for text in (*more, *("1.50", "2.00") * 2000)]
+        columns = {"user": [*("odd" for _ in more), *(f"u{k}" for k in range(4000))], "item": items}
+        if package == "pandas":
+            return pd.DataFrame(columns)
+        return pa.table(columns) if package == "arrow" else pl.DataFrame(columns)
+
+    schema, rows = released(frame())
+    assert sorted(row["item"] for row in rows) == ["1.5", "2"]
+    assert (schema, rows) == released(frame(odd))
+    if package != "pandas" and odd == "9.12345":
+        assert released(frame(), types="fixed") != released(frame(odd), types="fixed")
+
+
+@pytest.mark.parametrize("types", ["text", "fixed"])
+@pytest.mark.parametrize("way", ["items", "known"])
+def test_entries_of_a_list_match_items_of_all_types(types: str, way: str) -> None:
+    """Bytes that are not text never matched items that are read as text, so their counts were about 0."""
+    for values in ([b"\xff\x01", b"tea"], [Decimal("1.50"), Decimal("-2.00")], [5, 7], [1.5, -0.0],
+                   [datetime.date(2024, 1, 5), datetime.date(1900, 1, 1)], [[1, 2], [3]]):  # fmt: skip
+        listed = pa.table({"item": pa.array(values)})
+        users = pa.table({"user": [f"u{k}" for k in range(4000)], "item": listed["item"].take([0, 1] * 2000)})
+        rows = released(users, types=types, max_items_per_user=None, **{way: listed})[1]
+        assert len(rows) == 2, values
+        assert all(abs(row["count"] - 2000) < 200 for row in rows), values
+
+
 def test_the_attack_works_if_types_are_kept() -> None:
     """Power: types change with one row, and 2,000 + 2,000 users become 4,000."""
     small = [READERS["pandas csv"](SMALL, odd, Path()) for odd in (None, "", "abc")]
@@ -141,6 +177,10 @@ CELLS: list[tuple[Any, str]] = [
     (pa.array([0.1, None], pa.float32()), "0.1"),
     (pa.array([float("nan"), None]), "nan"),
     (pa.array([float("-inf"), None]), "-inf"),
+    (pa.array([Decimal("1.50"), None]), "1.5"),
+    (pa.array([Decimal("-20.00"), None]), "-20"),
+    (pa.array([Decimal("0.000"), None], pa.decimal128(38, 37)), "0"),
+    (pa.array([Decimal(900), Decimal(2**53)]), "900"),
     (pa.array([True, None]), "true"),
     (pa.array([datetime.date(2024, 1, 5), None]), "2024-01-05"),
     (pa.array([datetime.datetime(2024, 1, 5), None]), "2024-01-05 00:00:00"),

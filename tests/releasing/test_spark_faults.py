@@ -26,7 +26,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import dphist
-from dphist.releasing import on_spark
+from dphist.counting.spark import on_executors
+from dphist.releasing import on_spark, rounds_on_spark
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import SeededTap
 from processes import tree, wait_until
@@ -166,8 +167,8 @@ def released(frame: Any, **options: Any) -> Rows:
         result = dphist.release(frame, **{**ASKED, **options})
     rows = sorted(tuple(row) for row in result.to_spark().collect())
     assert result.private
-    assert len(result) == len(rows) == len({item for item, _ in rows}) > 1
-    assert not [item for item, _ in rows if item.startswith("rare")]
+    assert len(result) == len(rows) == len({item for item, *_ in rows}) > 1
+    assert not [item for item, *_ in rows if item.startswith("rare")]
     return rows
 
 
@@ -260,6 +261,26 @@ def test_killed_during_the_noise(
     with mock.patch.object(on_spark, "on_executors", watched(marks)), killing(cluster, spark, lost, marks):
         assert released(asked(spark), **options) == expected
     assert {item for item, _ in expected} <= drawn(marks).keys()
+    check_drawn(marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["executor", "worker"])
+def test_killed_during_a_round(lost: str, cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
+    """What the executor had of earlier rounds is made again, with the same noise: so is what is found."""
+    marks = tmp_path / "marks"
+    expected, watch, plain = released(asked(spark)), watched(marks), on_executors
+
+    def second_round(frame: DataFrame, function: Any, schema: Any) -> DataFrame:
+        is_it = isinstance(function, rounds_on_spark.RoundStep) and function.number == 1
+        made: DataFrame = (watch if is_it else plain)(frame, function, schema)
+        return made
+
+    with (
+        mock.patch.object(rounds_on_spark, "on_executors", second_round),
+        killing(cluster, spark, lost, marks),
+    ):
+        assert released(asked(spark)) == expected
     check_drawn(marks)
 
 

@@ -51,6 +51,10 @@ def _like_columns(cell: Any) -> Any:
     if isinstance(cell, (float, np.floating)) and math.isfinite(cell):
         number = float(cell)
         return None if abs(number) >= EXACT else int(number) if number.is_integer() else number
+    if isinstance(cell, decimal.Decimal) and cell.is_finite():
+        whole, point, rest = f"{cell:f}".partition(".")
+        text = f"{whole}{point}{rest.rstrip('0')}".rstrip(".")
+        return None if abs(float(cell)) >= EXACT else "0" if cell == 0 else text
     if isinstance(cell, datetime.datetime) and cell == cell:
         zone = "" if cell.tzinfo is None else "+00"
         local = cell if cell.tzinfo is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)

@@ -489,8 +489,14 @@ def as_text(column: Any, kind: str) -> Any:
         for name in ("nan", "inf", "-inf"):
             text = text.when(column == sql.lit(float(name)), sql.lit(name))
         return text
-    if kind in ("bigint", "decimal(20,0)"):
+    if kind == "bigint":
         return sql.when((column > sql.lit(-EXACT)) & (column < sql.lit(EXACT)), column.cast("string"))
+    if kind.startswith("decimal("):
+        # Zero would be 0E-18 in a session without ANSI.
+        text = sql.when(column == 0, sql.lit("0")).otherwise(column.cast("string"))
+        plain = text if kind.endswith(",0)") else sql.regexp_replace(text, r"(\.[0-9]*?)0+$", "$1")
+        plain = sql.regexp_replace(plain, r"\.$", "")
+        return sql.when(sql.abs(column.cast("double")) < sql.lit(EXACT), plain)
     if kind in ("timestamp", "timestamp_ntz"):
         # In UTC, and without zeros at the end of the fraction.
         local = sql.to_utc_timestamp(column, sql.current_timezone()) if kind == "timestamp" else column

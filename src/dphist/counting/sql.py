@@ -63,6 +63,11 @@ def as_text(expression: str, kind: str) -> str:
         return (
             f"CASE WHEN {expression} > -{EXACT} AND {expression} < {EXACT} THEN CAST({expression} AS VARCHAR) END"
         )
+    if decimal := DECIMAL.fullmatch(kind):
+        # Libraries infer the number of decimals too: 1.5 would be 1.50 because of another row.
+        digits = f"CAST({expression} AS VARCHAR)"
+        plain = f"rtrim(rtrim({digits}, '0'), '.')" if int(decimal[2]) else digits
+        return f"CASE WHEN abs(CAST({expression} AS DOUBLE)) < {EXACT} THEN {plain} END"
     if kind == "BLOB":
         # Arrow reads a text column as bytes if a single cell is not UTF-8.
         return f"coalesce(TRY(decode({expression})), lower(hex({expression})))"
@@ -246,7 +251,7 @@ def public_list(rows: Rows, null_items: bool, types: list[str]) -> str:
 
 def is_lossless(entry: str, own: str, key: str, kind: str) -> str:
     """Whether the cast of an entry to the input's type kept its value: '7.5' is not 8."""
-    if own == kind:
+    if own == kind or (own, kind) == ("BLOB", "VARCHAR"):  # bytes that are not text have their digits as a key
         return "TRUE"
     if own != "VARCHAR":
         return f"TRY_CAST({key} AS {own}) = {entry}"

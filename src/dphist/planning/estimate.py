@@ -188,7 +188,7 @@ def _smooth(
     users, off, slopes = misfit(log)
     for _ in range(40):
         square = slopes.T @ slopes
-        step = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-3), slopes.T @ off)
+        step = _solution(square + damping * np.diag(np.diag(square) + 1e-3), slopes.T @ off)
         moved = log - np.clip(step, -2.0, 2.0)
         trial = misfit(moved)
         gain = float(off @ off - trial[1] @ trial[1])
@@ -197,8 +197,17 @@ def _smooth(
             log, (users, off, slopes) = moved, trial
         if abs(gain) < 1e-4 or damping > 1e9:
             break
-    covariance = np.asarray(np.linalg.inv(slopes.T @ slopes + 0.01 * np.eye(buckets)), dtype=np.float64)
+    covariance = _solution(slopes.T @ slopes + 0.01 * np.eye(buckets), np.eye(buckets))
     return _Sizes(sizes, np.maximum(users, 1e-12), covariance, np.ones(buckets), np.zeros(buckets))
+
+
+def _solution(square: FloatArray, right: FloatArray) -> FloatArray:
+    """The solution for a symmetric matrix, which is singular in doubles if noise is tiny beside the numbers."""
+    try:
+        solution = np.linalg.solve(square, right)
+    except np.linalg.LinAlgError:
+        solution = np.linalg.lstsq(square, right, rcond=None)[0]
+    return np.asarray(solution, dtype=np.float64)
 
 
 def _somebody(noisy: FloatArray, deviation: float) -> bool:
@@ -240,7 +249,8 @@ class Evidence:
     `found_in` is -1 for known and public items, 0 for those found by users with one item, r + 1 for those of
     round r. `score` is the pooled evidence in users (nan without), with the `deviations` and above the `limits`
     of each round. `measured` are weights in users, with noise of their own, `sigma`, and one draw for all of the
-    deviation `shared`. `sizes` are users by their number of found items, in buckets up to the `bounds`.
+    deviation `shared`. `sizes` are users by their number of found items, in buckets up to the `bounds`. Of a user
+    only `most_items` items count.
     """
 
     found_in: IntArray
@@ -452,7 +462,7 @@ class _View:
                 right += np.bincount(a, precision * x * self.measured / self.score, last + 1)
                 for b, y in ((knot, near), (above, part)):
                     np.add.at(square, (a, b), precision * x * y)
-            covariance = np.linalg.inv(square)
+            covariance = _solution(square, np.eye(last + 1))
             worths = covariance @ right
             fitted = near * worths[knot] + part * worths[above]
             worth = np.maximum(fitted, 0.05 * pilot)
@@ -528,7 +538,7 @@ def _factors(e: Evidence, sizes: _Sizes, weight: FloatArray, taste: FloatArray) 
     base = np.where(np.isnan(taste), _BASE_BLIND if np.isnan(taste).all() else _BASE, _BASE)
     odd = np.sqrt(np.maximum(np.nan_to_num(taste) ** 2 - _TASTE**2, 0.0))
     square = float(sizes.users @ (k * sizes.weights(e.limit) ** 2)) / sizes.pairs
-    few = (square / mean**2 - 1.0) / np.maximum(weight * factor, 1.0)
+    few = max(0.0, square / mean**2 - 1.0) / np.maximum(weight * factor, 1.0)
     error = np.sqrt(sizes.error(e.limit) ** 2 + ((1.0 - mean) * (base + _OF_TASTE * odd)) ** 2 + few)
     return Column(factor, factor * error)
 

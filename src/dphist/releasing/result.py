@@ -50,6 +50,8 @@ SHAPES: Final[dict[str, dict[str, Shape]]] = {
 }
 # Kinds of numpy arrays with a total order: whole numbers, truth values, text and times.
 _SORTABLE: Final = "iubUSmM"
+# Types of Python objects with a total order, but for NaN.
+_ORDERED: Final = {bool, int, float, str, bytes}
 
 
 @dataclass(frozen=True)
@@ -184,15 +186,26 @@ def _ranks(key: NDArray[Any]) -> NDArray[Any]:
     """An array that numpy sorts the way the key should be sorted."""
     if key.dtype.kind in _SORTABLE or (key.dtype.kind == "f" and not np.isnan(key).any()):
         return key
-    # NaN cannot be ordered, so it counts as missing.
-    values = [None if isinstance(v, float) and v != v else v for v in key.tolist()]
-    try:
-        if len({type(v) for v in values}) > 1:
-            return _places([(type(v).__name__, v) for v in values])
+    values = key.tolist()
+    kinds = {type(v) for v in values}
+    if len(kinds) == 1 and kinds <= _ORDERED and not any(v != v for v in values):
         return _places(values)
-    except TypeError:
+    try:
+        return _places([_sort_key(v) for v in values])
+    except (TypeError, ValueError, ArithmeticError):
         # Values that cannot be compared or hashed are sorted by their text.
         return _places([(type(v).__name__, repr(v)) for v in values])
+
+
+def _sort_key(value: Any) -> tuple[Any, ...]:
+    """A key with a total order: if items tied, or had a partial order, the rows before the sort would decide."""
+    kind = type(value).__name__
+    if isinstance(value, tuple):
+        return kind, tuple(map(_sort_key, value))
+    if isinstance(value, (set, frozenset)):
+        return kind, tuple(sorted(map(_sort_key, value)))
+    # NaN is before all numbers, and not the same as None.
+    return (kind, value) if value == value else (kind,)
 
 
 def _places(values: list[Any]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
@@ -80,6 +80,11 @@ class Found:
     found_in: FoundIn = field(repr=False)
     score: FloatArray = field(repr=False)
     alone: FloatArray | None = field(repr=False)
+
+    def take(self, where: IntArray) -> Found:
+        """The items at these positions."""
+        alone = None if self.alone is None else self.alone[where]
+        return Found(self.numbers[where], self.found_in[where], self.score[where], alone)
 
 
 def passes_alone(noise: LaplaceNoise | LatticeNoise, users: IntArray, steps: IntArray) -> BoolArray:
@@ -145,6 +150,12 @@ class Measurement:
     limit: int
     weights: FloatArray | None = field(default=None, repr=False)
     sums: tuple[FloatArray, ...] = field(default=(), repr=False)
+
+    def take(self, where: IntArray) -> Measurement:
+        """The same numbers of the items at these positions; there are none without a measurement."""
+        if self.weights is None:
+            return self
+        return replace(self, weights=self.weights[where], sums=tuple(column[where] for column in self.sums))
 
 
 def measure_items(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
@@ -274,14 +285,17 @@ def release_rounds(job: Job, counted: RoundsCount, watch: Progress | None) -> Re
 
 def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Any]) -> Release:
     """The release of the found items, from noisy numbers alone; `items` are their columns."""
+    columns = tuple(one_chunk(column) for column in items)
+    # Sums of floats depend on the order of their terms, and that of the engine is not a function of noisy numbers.
+    by_item = release_order(np.zeros(found.found_in.size), columns)
+    found, measured = found.take(by_item), measured.take(by_item)
     estimates = estimate(evidence_of(job.plan, found, measured))
     findings = findings_of(job.plan, found, measured, estimates)
-    columns = tuple(one_chunk(column) for column in items)
     numbers = job.columns.estimates(estimates, measured.sums, measured.limit, job.plan)
-    order = release_order(np.asarray(numbers[job.names.count], dtype=np.float64), columns)
-    counts = numbers.pop(job.names.count)[order]
-    added = {name: values[order] for name, values in numbers.items()}
-    rows = tuple(take_rows(column, order) for column in columns)
+    by_count = np.argsort(-np.asarray(numbers[job.names.count], dtype=np.float64), kind="stable")
+    counts = numbers.pop(job.names.count)[by_count]
+    added = {name: values[by_count] for name, values in numbers.items()}
+    rows = tuple(take_rows(column, by_item[by_count]) for column in columns)
     request = job.request
     input_form = frame_form(request.input) if is_frame(request.input) else None
     release = Release(

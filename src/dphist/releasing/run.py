@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
 from dphist.counting.task import engine_for as counting_engine
-from dphist.errors import InvalidParameter, with_keywords
+from dphist.errors import InputError, InvalidParameter, with_keywords
 from dphist.objects import is_object
 from dphist.outputs.target import Target, local_paths, target_of
 from dphist.outputs.write import (
@@ -245,7 +245,9 @@ def plan_request(request: Request, engine: Engine) -> Plan:
     from dphist.releasing.noise import rehearse
 
     public = request.public_items()
-    size = None if public is None else max(1, engine.size(public))
+    size = None if public is None else engine.size(public)
+    if size == 0:
+        raise InputError("the list of public items is empty: nothing would be released, but the budget spent")
     if request.in_rounds:
         return _plan_rounds(request, size)
     plan = _plan(request, size)
