@@ -79,7 +79,7 @@ def test_numbers_far_larger_than_their_noise_have_finite_margins() -> None:
         sizes = rng.normal(0.0, size, len(bounds))
         sizes[1:] *= rng.choice([0.0, 1.0])
         deviation = 10.0 ** rng.uniform(-3, 0)
-        limit = choose_limit(sizes, deviation, deviation, items, needed=True)
+        limit = choose_limit(sizes, bounds, deviation, deviation, items, needed=True)
         found = estimate(
             evidence(
                 rng.choice([-1, 1, 4], items), score=np.full(items, 60.0) + rng.exponential(size, items),
