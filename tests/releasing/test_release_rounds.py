@@ -272,8 +272,8 @@ def test_an_empty_list_is_an_error_before_anything_is_booked(folder: Path, cap: 
 
 
 def test_users_with_more_items_of_a_list_than_count_are_reported() -> None:
-    table = pa.table({"user": np.repeat(np.arange(300), 2000), "item": list(range(2000)) * 300})
-    found = dphist.release(table, **ASKED, items=pa.table({"item": list(range(2000))}), seed=1)
+    table = pa.table({"user": np.repeat(np.arange(300), 4000), "item": list(range(4000)) * 300})
+    found = dphist.release(table, **ASKED, items=pa.table({"item": list(range(4000))}), seed=1)
     assert found.findings is not None
     assert found.findings.reason is not None
     assert "many users have more than 1024 items, of which only so many count" in found.findings.reason

@@ -21,7 +21,6 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_rounds import SparkRounds
 from dphist.counting.task import Column, Events, RoundsCount
 from dphist.errors import InputError
-from dphist.planning.estimate import size_bounds
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing import rounds, rounds_on_spark
 from dphist.releasing.on_spark import SparkRelease, mix_numbers, new_key
@@ -132,7 +131,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
 
     def measure(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
         noise, made = rounds.rounds_noise(plan), seen["made"]
-        users = counted.sizes(found.numbers, size_bounds(noise.most_items))
+        users = counted.sizes(found.numbers, rounds.bounds_of(plan))
         sizes, limit = rounds.noisy_sizes(plan, users, rounds.by_round(plan, found), tap)
         assert limit > 0
         columns = counted.measure(found.numbers, limit)
@@ -269,7 +268,7 @@ def test_found_items_with_noise_and_sizes_come_to_the_driver_and_nothing_else(fr
     assert all(table.num_rows == len(released) for table in tables)
     # The rest: users by their number of found items, and the version of the executors in a new session.
     others = [tuple(row.asDict()) for one in rows if not isinstance(one, pa.Table) for row in one]
-    assert set(others) <= {("items", "count(1)"), ("version",)}
+    assert set(others) <= {("items", "bucket", "count(1)"), ("version",)}
     text = " ".join(map(str, rows))
     assert not [item for item in hidden if f"{item}'" in text or f'"{item}"' in text]
     assert not numbers_in(tables) & true_weights()

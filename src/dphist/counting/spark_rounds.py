@@ -8,7 +8,6 @@ docs/spark.md.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -114,8 +113,12 @@ class SparkRounds:
     def sizes(self, bounds: Sequence[int]) -> list[int]:
         """Users of the group of several by how many of the chosen items they keep; see `RoundsCount.sizes`."""
         counts = [0] * len(bounds)
-        for items, many, pairs in self._lists.groupBy(ITEMS, MANY).agg(sql.count("*")).collect():
-            counts[bisect_left(bounds, many or items)] += pairs // items
+        items = sql.coalesce(MANY, ITEMS)
+        place = reduce(lambda a, b: a + b, [(items > bound).cast("int") for bound in bounds], sql.lit(0)).alias(
+            "bucket"
+        )
+        for items_found, bucket, pairs in self._lists.groupBy(ITEMS, place).agg(sql.count("*")).collect():
+            counts[bucket] += pairs // items_found
         return counts
 
     def measure(self, limit: int) -> Any:
