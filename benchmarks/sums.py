@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dphist
-from dphist.releasing.aggregates import sum_error
+from dphist.certificate.numbers import sum_error
 
 BOUNDS = {"units": (0, 100), "amount": (0, 200)}
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}

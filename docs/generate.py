@@ -1,8 +1,9 @@
-"""Generate docs/theory/formulas.md from docstrings: `make docs`."""
+"""Generate docs/theory/formulas.md from docstrings, and the JSON Schema of certificates: `make docs`."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "theory" / "formulas.md"
+SCHEMA = ROOT / "docs" / "certificate.schema.json"
 ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
 
@@ -156,6 +158,14 @@ def formulas_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def certificate_schema() -> str:
+    """The text of docs/certificate.schema.json."""
+    from dphist.certificate.schema import json_schema
+
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
 if __name__ == "__main__":
-    PAGE.write_text(formulas_page(), encoding="utf-8")
-    sys.stdout.write(f"Wrote {PAGE.relative_to(ROOT)}\n")
+    for page, text in ((PAGE, formulas_page()), (SCHEMA, certificate_schema())):
+        page.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"Wrote {page.relative_to(ROOT)}\n")

@@ -79,12 +79,12 @@ def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decode releases in this process: starting a child, as `read_release` does, takes most of the time."""
     import pyarrow as pa
 
-    from dphist.outputs import readback
+    from dphist.certificate import decoder, reading
 
     def decode(job: dict[str, Any], limit: int, file: Any) -> Any:
-        return pa.Table.from_batches(list(readback._batches(job, file)))
+        return pa.Table.from_batches(list(decoder.batches_of(job, file)))
 
-    monkeypatch.setattr(readback, "_decode", decode)
+    monkeypatch.setattr(reading, "_decode", decode)
 
 
 def pytest_sessionfinish() -> None:

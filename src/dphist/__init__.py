@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dphist import accounting, ledger, opendp, signatures, sketch
+    from dphist.certificate.verify import Verification, verify
     from dphist.errors import (
         AlreadyRunning,
         DphistError,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from dphist.releasing.histogram import release_histogram
     from dphist.releasing.result import Release
     from dphist.releasing.run import release
-    from dphist.releasing.verify import Verification, verify
     from dphist.report.charts import chart
     from dphist.report.render import make_report
     from dphist.session import Session
@@ -88,7 +88,7 @@ _HOMES = {
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.run": ("release",),
-    "dphist.releasing.verify": ("Verification", "verify"),
+    "dphist.certificate.verify": ("Verification", "verify"),
     "dphist.report.charts": ("chart",),
     "dphist.report.render": ("make_report",),
     "dphist.planning.explain": ("explain",),

@@ -45,6 +45,10 @@ def _keyword(match: re.Match[str]) -> str:
     return "force=True" if name == "force" else name
 
 
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 class DphistError(Exception):
     """Base class of all errors that dphist raises.
 

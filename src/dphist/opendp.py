@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any, Literal
 
 from dphist.accounting.concentrated import zcdp_of_plan
+from dphist.certificate.proof import certify_again, nonzero_rule
 from dphist.errors import InvalidParameter, MissingExtra, install_command
 from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
-from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]

@@ -18,19 +18,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from dphist.errors import InvalidParameter, OutputError
+from dphist.errors import OutputError
 
 try:
     import fcntl
 except ImportError:  # on Windows, where leftovers are not removed
     fcntl = None  # type: ignore[assignment]
 
-PathLike = str | os.PathLike[str]
 LOCK: Final = "lock"
 MARK: Final = b"dphist: unfinished work; the next run removes it\n"
 WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
@@ -40,24 +38,6 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, 
 _WAIT_SECONDS: Final = 30.0
 # Another process may remove a folder that is still empty, but not a thousand times in a row.
 ATTEMPTS: Final = 1000
-
-
-def checked_path(path: PathLike, what: str) -> Path:
-    name = os.fspath(path)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
-    return Path(name)
-
-
-@contextmanager
-def open_regular(path: PathLike) -> Iterator[BufferedReader]:
-    """Open a regular file for reading; raises `OSError` for pipes, which would block, and for devices."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
 
 
 def why_not_a_file(mode: int) -> str | None:

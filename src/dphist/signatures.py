@@ -1,42 +1,36 @@
 """Ed25519 signatures of certificates and ledger checkpoints.
 
-A signature covers the canonical JSON of a document without its signature and its own digest. A certificate holds
-the SHA-256 of the data, its name and date, and the booking, so one signature covers the whole release. A signed
-document must consist of exactly the bytes that dphist writes, so that no byte of it can change unnoticed.
+A signature covers the canonical JSON of a document without its signature and its own digest
+(`certificate/text.py`). A certificate holds the SHA-256 of the data, its name and date, and the booking, so one
+signature covers the whole release.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import os
-import re
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.objects import without_options
-from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
-from dphist.outputs.target import CERTIFICATE, DATABASES
-from dphist.publishing import PathLike as PathLike
-from dphist.publishing import checked_path, open_regular, write_file
+from dphist.files import PathLike as PathLike
+from dphist.files import checked_path, open_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
+SIGNATURE: Final = "signature"
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
 _ALGORITHM: Final = "ed25519"
 # A signature of one kind of document is not valid for the other, even with the same key.
-_CERTIFICATE_DOMAIN: Final = b"dphist-certificate-v1\0"
+CERTIFICATE_DOMAIN: Final = b"dphist-certificate-v1\0"
 CHECKPOINT_DOMAIN: Final = b"dphist-checkpoint-v1\0"
 _LARGEST_FILE: Final = 1 << 16
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 Status = Literal["missing", "invalid", "valid", "other key", "trusted"]
 
@@ -57,19 +51,14 @@ class Signer:
     def __repr__(self) -> str:
         return f"Signer({self.fingerprint})"
 
-    def __call__(self, document: Mapping[str, Any], domain: bytes = _CERTIFICATE_DOMAIN) -> dict[str, str]:
-        """The signature of a document, as it stands in the document."""
-        return _encode_signature(self._public, self._key.sign(_payload(document, domain)))
+    def __call__(self, data: bytes, domain: bytes = CERTIFICATE_DOMAIN) -> dict[str, str]:
+        """The signature of these bytes, as it stands in a document."""
+        return _encode_signature(self._public, self._key.sign(domain + data))
 
 
 def _encode_signature(public: bytes, value: bytes) -> dict[str, str]:
     key, text = (base64.b64encode(part).decode() for part in (public, value))
     return {"algorithm": _ALGORITHM, "public_key": key, "value": text}
-
-
-def _payload(document: Mapping[str, Any], domain: bytes) -> bytes:
-    rest = {key: value for key, value in document.items() if key not in (SIGNATURE, SEAL)}
-    return domain + json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def make_key(path: PathLike) -> str:
@@ -79,6 +68,8 @@ def make_key(path: PathLike) -> str:
     """
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from dphist.publishing import write_file
 
     private = checked_path(path, "a key")
     public = private.with_name(private.name + ".pub")
@@ -183,56 +174,10 @@ class Trust:
 NO_TRUST: Final = Trust()
 
 
-@dataclass(frozen=True)
-class Signed:
-    """The status of a signature, its key if it is valid, and checks and problems as sentences."""
-
-    status: Status = "missing"
-    fingerprint: str | None = None
-    checks: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-NOT_SIGNED: Final = Signed()
-
-
-def examine(
-    document: dict[str, Any] | None, address: PathLike, certificate: PathLike | None, trust: Trust
-) -> Signed:
-    """The signature of a certificate. `address` and `certificate` are the files that a reader has."""
-    signed = document or {}
-    status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
-    if status == "valid":
-        check = f"the signature is by the key {fingerprint}: pass --public-key to check that it is the publisher's"
-        return Signed(status, fingerprint, (check,))
-    if status != "trusted":
-        return Signed(status, fingerprint, (), problems)
-    output, created = output_of(document), str(signed.get("created"))
-    name = _name_of(address, certificate, output.get("kind"))
-    wrong: tuple[str, ...] = ()
-    if output.get("name") != name:
-        wrong = (f"the release has the name {name!r}, but was signed as {output.get('name')!r}",)
-    date = None
-    with suppress(ValueError):  # such as month 13
-        date = datetime.fromisoformat(created) if _DATE.fullmatch(created) else None
-    if trust.not_before is not None and (date is None or date < trust.not_before):
-        wrong += (f"the release was made {created}, before {trust.not_before.isoformat()}",)
-    check = f"data and certificate are signed by the key {fingerprint}, as {output.get('name')!r}, made {created}"
-    return Signed(status, fingerprint, () if wrong else (check,), wrong)
-
-
-def _name_of(address: PathLike, certificate: PathLike | None, kind: Any) -> str:
-    """The name of the data; of a database table, which may be exported to any file, that of its certificate."""
-    path = address if certificate is None or kind not in DATABASES else certificate
-    name = os.path.basename(os.path.abspath(without_options(os.fspath(path))))
-    name = name if path is address else name.removesuffix(CERTIFICATE)
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def examine_signature(
-    document: Mapping[str, Any], domain: bytes, trusted: bytes | None
+    document: Mapping[str, Any], data: bytes, domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
-    """The status of a document's signature, the fingerprint of its key, and problems."""
+    """The status of a document's signature of these bytes, its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -240,14 +185,16 @@ def examine_signature(
 
     problem, signature = "the signature is not one that dphist writes", document[SIGNATURE]
     try:
+        if not isinstance(signature, dict):
+            raise TypeError
         public, value = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "value"))
         # Base64 has several texts for the same bytes; only the one that dphist writes is valid.
         if signature != _encode_signature(public, value):
             raise ValueError
         key = Ed25519PublicKey.from_public_bytes(public)
         problem = "the signature does not match: the document was changed after it was signed"
-        key.verify(value, _payload(document, domain))
-    except (TypeError, KeyError, ValueError, RecursionError, InvalidSignature, UnsupportedAlgorithm):
+        key.verify(value, domain + data)
+    except (TypeError, KeyError, ValueError, InvalidSignature, UnsupportedAlgorithm):
         return "invalid", None, (problem,)
     fingerprint = fingerprint_of(public)
     if trusted is None or public == trusted:

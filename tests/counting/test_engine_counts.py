@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from dphist.counting.task import Column, Events, Resources
+from dphist.certificate.request import Column
+from dphist.counting.task import Events, Resources
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,

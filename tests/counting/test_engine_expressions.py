@@ -20,7 +20,8 @@ import pyarrow.parquet
 import pytest
 
 import dphist
-from dphist.counting.task import Column, Resources, RoundsTask, Task, Value
+from dphist.certificate.request import Column
+from dphist.counting.task import Resources, RoundsTask, Task, Value
 from dphist.errors import InputError
 from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
 from scheduling import crossed

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from dphist.counting.task import Column, Resources, Value
+from dphist.certificate.request import Column
+from dphist.counting.task import Resources, Value
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,

@@ -24,9 +24,18 @@ import pyarrow.parquet
 import pytest
 from hypothesis import strategies as st
 
+from dphist.certificate.request import Column
 from dphist.counting import rounds
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import HALF_STEPS, LONGEST_VALUE, Choice, Column, Events, Resources, RoundsTask, Value
+from dphist.counting.task import (
+    HALF_STEPS,
+    LONGEST_VALUE,
+    Choice,
+    Events,
+    Resources,
+    RoundsTask,
+    Value,
+)
 from dphist.errors import InputError, InvalidParameter
 from engine_cases import (
     EMBEDDED,
@@ -549,7 +558,8 @@ import os, signal, sys, threading
 from pathlib import Path
 import numpy as np
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Column, Events, Resources, RoundsTask
+from dphist.counting.task import Choice, Events, Resources, RoundsTask
+from dphist.certificate.request import Column
 
 task = RoundsTask(Events(sys.argv[2], "user", (Column("item", "item"),)), Choice(bytes(32)), 20, 4096, 8, True)
 engine = DuckDBEngine(Resources(folder=Path(sys.argv[1]), memory="300MB", threads=2))

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 import dphist
+from dphist.certificate.reading import Readback, read_release
+from dphist.certificate.text import certificate_text
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.certificate_text import certificate_text
-from dphist.outputs.readback import Readback, read_release
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release
 from exports import certificate_of, read_back
@@ -189,7 +189,9 @@ def test_changed_missing_and_invalid_certificates(tmp_path: Path, name: str) -> 
     for key in ["name", "kind", "sha256", "columns", "types", "rows"]:
         for value in WRONG:
             path.write_text(certificate_text({**document, "output": {**document["output"], key: value}}))
-            assert "does not match its own digest" in read_release(str(tmp_path / name)).problems[0]
+            # 8.0 has the canonical form of 8, but is not a number of rows.
+            own = "its own digest" if value != document["output"][key] else "the digest"
+            assert f"does not match {own}" in read_release(str(tmp_path / name)).problems[0]
     for value in WRONG:
         path.write_text(json.dumps({**document, "output": value}))
         assert read_release(str(tmp_path / name)).problems
@@ -353,12 +355,10 @@ def test_a_format_that_the_name_does_not_show(tmp_path: Path) -> None:
 
 
 def test_a_document_that_json_cannot_represent(tmp_path: Path) -> None:
-    for value in (float("nan"), {1, 2}, object()):
+    for value in (float("nan"), {1, 2}, object(), 2**60, "\udc80"):
         with pytest.raises(InvalidParameter, match="JSON"):
             write_release(rich_table(), {"x": value}, target_of(tmp_path / "a.csv"), force=False)
     assert not list(tmp_path.iterdir())
-    write_release(rich_table(), {"x": "\udc80"}, target_of(tmp_path / "a.csv"), force=False)
-    assert read_release(str(tmp_path / "a.csv")).problems == ()
 
 
 # Text that a spreadsheet would read as a formula, in CSV files: escaped on request, and read back exactly.

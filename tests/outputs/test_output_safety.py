@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
+from dphist.certificate.reading import read_release
+from dphist.certificate.text import seal
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
-from dphist.outputs.certificate_text import seal
-from dphist.outputs.readback import read_release
 from dphist.outputs.stores import Store, open_store
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release

@@ -25,10 +25,10 @@ import pyarrow.parquet
 import pytest
 
 import dphist
+from dphist.certificate import reading as reader
+from dphist.certificate.text import certificate_text, self_digest
 from dphist.cli import main
 from dphist.errors import InvalidParameter
-from dphist.outputs import readback
-from dphist.outputs.certificate_text import certificate_text, self_digest
 from engine_cases import json_lines
 from processes import wait_until
 
@@ -304,7 +304,7 @@ def test_packed_text_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytes
         (b"\x1f\x8b" + bytes(40), "cannot be read as"),
         (b"not gzip", "cannot be read as"),
     ):
-        monkeypatch.setattr(readback, "LEAST_TEXT", 1 << 20)
+        monkeypatch.setattr(reader, "LEAST_TEXT", 1 << 20)
         document = json.loads(certificate.read_text())
         document["output"]["sha256"] = sha256(data).hexdigest()
         document["self_sha256"] = self_digest(document)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import dphist
 import oracles
+from dphist.certificate.proof import certificate_of
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.planning import planner
 from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
@@ -27,7 +28,6 @@ from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise
-from dphist.releasing.document import certificate_of
 from scheduling import crossed, examples
 
 # These numbers are for continuous noise; tests/privacy/test_discrete.py compares discrete plans with them.

@@ -16,9 +16,10 @@ import pyarrow.csv
 import pytest
 
 import dphist
+from dphist.certificate.aggregates import Aggregate
+from dphist.certificate.numbers import sum_error
 from dphist.errors import InputError, InvalidParameter
 from dphist.privacy.types import FINEST_REACH, LatticeNoise
-from dphist.releasing.aggregates import Aggregate, sum_error
 from release_data import resealed
 from scheduling import crossed
 from spark_cluster import ON_SPARK

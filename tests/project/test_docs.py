@@ -184,6 +184,10 @@ def test_formulas_page_is_current() -> None:
     assert (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
 
 
+def test_the_schema_of_certificates_is_current() -> None:
+    assert generate.SCHEMA.read_text(encoding="utf-8") == generate.certificate_schema()
+
+
 def test_every_label_of_the_paper_is_accounted_for() -> None:
     page = (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8")
     for label in generate.PAPER_LABELS:

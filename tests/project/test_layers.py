@@ -11,12 +11,13 @@ import dphist
 PACKAGE = Path(dphist.__file__).parent
 # A package may import from the rows above its own, and from packages to its left in its own row.
 ROWS = (
-    ("errors", "display", "publishing", "objects"),
+    ("errors", "display", "files", "publishing", "objects", "signatures"),
     ("privacy",),
+    ("certificate",),
     ("sampling",),
     ("planning", "accounting"),
     ("counting", "outputs"),
-    ("signatures", "ledger"),
+    ("ledger",),
     ("releasing",),
     ("sketch", "simulation", "audit", "opendp", "session"),
     ("report",),

@@ -295,7 +295,7 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
     certificate = tmp_path / "out.csv.certificate.json"
     document = json.loads(certificate.read_text())
     assert document["request"]["gamma"] == gamma
-    document["request"]["gamma"] = 20
+    document["request"]["gamma"] = 20.0
     certificate.write_text(resealed(document))
     (problem,) = dphist.verify(tmp_path / "out.csv").problems
     assert "for another request" in problem

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dphist
+from dphist.certificate.proof import Nonzero, certificate_of, nonzero_rule
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.privacy.types import Budget, Contract, LatticeNoise, Plan
-from dphist.releasing.document import Nonzero, certificate_of, nonzero_rule
 from dphist.releasing.histogram import largest_counts, release_histogram
 from dphist.releasing.result import Release, release_order
 from dphist.releasing.summary import NOT_PRIVATE

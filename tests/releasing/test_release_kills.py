@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 
 import release_workers
+from dphist.certificate.reading import read_release
 from dphist.ledger import Ledger
-from dphist.outputs.readback import read_release
 from dphist.publishing import LOCK
 from exports import DATABASES, certificate_of, export, verify
 from processes import wait_until

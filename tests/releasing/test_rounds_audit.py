@@ -24,8 +24,9 @@ import pyarrow as pa
 import pytest
 
 from dphist.audit import delta_lower_bound
+from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Column, Events, Resources, RoundsCount, RoundsTask, Value
+from dphist.counting.task import Events, Resources, RoundsCount, RoundsTask, Value
 from dphist.planning.estimate import size_bounds
 from dphist.planning.rounds import plan_rounds
 from dphist.privacy.rounds import event_of_rounds

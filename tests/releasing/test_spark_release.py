@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import dphist
+from dphist.certificate.endings import whole_digest
+from dphist.certificate.text import SEAL, certificate_text, self_digest
 from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.certificate_text import SEAL, certificate_text, self_digest
-from dphist.outputs.spark_folder import whole_digest
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.on_spark import SparkRelease
 from dphist.signatures import make_key

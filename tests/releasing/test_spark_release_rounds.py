@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dphist
 import oracles_keyed as oracle
+from dphist.certificate.request import Column
 from dphist.counting import spark_rounds
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_rounds import SparkRounds
-from dphist.counting.task import Column, Events, RoundsCount
+from dphist.counting.task import Events, RoundsCount
 from dphist.errors import InputError
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing import rounds, rounds_on_spark

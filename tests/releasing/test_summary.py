@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import dphist
+from dphist.certificate.verify import verify
 from dphist.display import figure, plain_number
-from dphist.planning.utility import LEVELS, right_guesses, verdict_of
 from dphist.privacy.types import Budget
+from dphist.privacy.verdict import LEVELS, right_guesses, verdict_of
 from dphist.releasing.summary import summarize
-from dphist.releasing.verify import verify
 
 LOG = pd.DataFrame({
     "user": [*range(3000), *range(1000)],

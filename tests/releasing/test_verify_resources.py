@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.outputs import readback
-from dphist.outputs.certificate_text import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
+from dphist.certificate import reading
+from dphist.certificate.text import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
 from release_data import resealed
 
 
@@ -41,9 +41,10 @@ def certify(path: Path, **output: Any) -> None:
 _LIMITED = """
 import json, resource, sys
 import dphist
-from dphist.outputs import readback
+from dphist.certificate import reading
+from dphist.certificate import reading
 for path, process, table in json.load(sys.stdin):
-    readback.LEAST_BYTES = table << 20
+    reading.LEAST_BYTES = table << 20
     resource.setrlimit(resource.RLIMIT_DATA, (process << 20, resource.RLIM_INFINITY))
     print(json.dumps(dphist.verify(path).problems))
 """
@@ -126,7 +127,7 @@ def test_types_that_stand_for_many_values_are_refused(released: Callable[[str], 
 
 
 def test_a_reader_that_does_not_end(released: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readback, "SECONDS", 0.0)
+    monkeypatch.setattr(reading, "SECONDS", 0.0)
     found = dphist.verify(released("out.parquet"))
     assert found.problems[0] == "out.parquet cannot be read as parquet: reading it takes longer than 0 seconds"
 

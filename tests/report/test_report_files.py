@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.outputs.certificate_text import output_facts, seal
-from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
-from dphist.releasing.document import conditions, guarantee_facts
+from dphist.certificate.endings import FOLDER_CERTIFICATE as CERTIFICATE
+from dphist.certificate.endings import whole_digest
+from dphist.certificate.sentences import conditions, guarantee_facts
+from dphist.certificate.text import seal
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMILLION
 from dphist.report.facts import gather_facts, label_item
@@ -154,8 +155,8 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     for place, part in enumerate((rows.slice(12), rows.slice(0, 12))):
         pq.write_table(part, folder / f"part-{place}.parquet")
     files = {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-    shape = {**output_facts(rows, "folder", "parts", whole_digest(files)), "files": files}
-    del shape["types"]  # Spark has other names for them
+    shape = {"name": "parts", "kind": "folder", "sha256": whole_digest(files), "files": files}
+    shape |= {"columns": rows.column_names, "rows": rows.num_rows}
     (folder / CERTIFICATE).write_text(seal(result.document(), shape))
     found = gather_facts(folder).rows
     assert found.total == 20
@@ -165,7 +166,7 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
 def test_a_report_states_the_conditions_of_its_guarantee() -> None:
     for name, number in (("histogram", 2), ("gshm", 1)):
         facts = made(name)[1]
-        sentences = conditions(facts.plan, facts.request, guarantee_facts(facts.plan, facts.request)["conditions"])
+        sentences = conditions(facts.plan, facts.request, guarantee_facts(facts.plan, facts.request).conditions)
         assert len(sentences) == number
         answers = {one["label"]: one["sentences"] for one in describe(facts)["meaning"]}
         assert set(sentences) <= set(answers["What is not covered"])

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 import dphist
+from dphist.certificate.verify import Verification
 from dphist.ledger import Ledger
-from dphist.releasing.verify import Verification
 
 EVIL = "<script>alert('x & y')</script>"
 

@@ -22,8 +22,9 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 
+from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
+from dphist.counting.task import Choice, Engine, Events, Resources, Task
 from dphist.errors import InputError
 from scheduling import THOROUGH, examples
 from spark_cluster import ON_SPARK

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from adbc_driver_postgresql import dbapi
 
 import dphist
-from dphist.outputs.readback import Readback, read_release
+from dphist.certificate.reading import Readback, read_release
 
 DATABASES = (".duckdb", ".sqlite", ".db")
 

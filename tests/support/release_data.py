@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dphist.outputs.certificate_text import SEAL, certificate_text, self_digest
+from dphist.certificate.text import SEAL, certificate_text, self_digest
 
 
 def events(counts: Mapping[Any, int], *, items_per_user: int = 1, shuffle: int | None = None) -> pa.Table:
@@ -36,14 +37,31 @@ def as_dict(release: Any) -> dict[Any, float]:
     return dict(zip(table.column(0).to_pylist(), table.column(release.names.count).to_pylist(), strict=True))
 
 
+def plan_facts(plan: Any) -> dict[str, Any]:
+    """The plan as it stands in a certificate."""
+    from dphist.certificate.schema import plan_part
+
+    facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan_part(plan)))
+    return facts
+
+
+def plan_from(facts: Mapping[str, Any]) -> Any:
+    """The plan in a certificate, certified again."""
+    from dphist.certificate.schema import AnyPlan
+
+    return msgspec.convert(facts, AnyPlan).plan()
+
+
 def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
     """Replace the plan in a certificate and everything that follows from it, like a careful forger."""
-    from dphist.releasing.document import document_of, plan_from
+    from dphist.certificate.request import recorded_options
+    from dphist.certificate.statement import statement_of
 
     plan = plan_from(plan_data)
-    due = document_of(
-        plan, document["request"], private=True, offset=document["counts"]["offset"], version="", created=""
-    )
+    due = statement_of(
+        plan, recorded_options(document), private=True, offset=document["counts"]["offset"],
+        decimals=document["counts"]["decimals"], version="0", created="2026-01-01T00:00:00Z",
+    ).to_dict()  # fmt: skip
     document["plan"] = plan_data
     for name in ("guarantee", "caveats", "counts"):
         document[name] = due[name]
@@ -53,8 +71,8 @@ def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = N
 
 def resealed(document: dict[str, Any]) -> str:
     """The text of a certificate with a recomputed seal."""
-    document[SEAL] = self_digest(document)
     try:
+        document[SEAL] = self_digest(document)
         return certificate_text(document)
-    except ValueError:  # NaN, which dphist never writes
+    except ValueError:  # numbers that dphist never writes
         return json.dumps(document)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dphist.counting.task import Choice, Column, Events, RoundsTask
+from dphist.certificate.request import Column
+from dphist.counting.task import Choice, Events, RoundsTask
 from dphist.privacy.types import RoundsNoise
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from difflib import get_close_matches
-from functools import cache, partial, wraps
+from functools import cache, partial
 from importlib import import_module
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,10 +25,13 @@ from dphist.errors import (
     NotVerified,
     OutputError,
     OverBudget,
+    flag,
     replace_names,
 )
 from dphist.objects import without_secrets
-from dphist.releasing.request import PANELS, Help, Option, Watcher, flag, options
+
+if TYPE_CHECKING:
+    from dphist.releasing.request import Watcher
 
 # An address on the command line: s3://... or --input=s3://...
 _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
@@ -66,6 +67,8 @@ class Command(TyperCommand):
                 if not isinstance(parameter.rich_help_panel, str):
                     panel = "Arguments"
             panels.setdefault(panel, []).append(record)
+        from dphist.releasing.request import PANELS
+
         _write_panels(formatter, panels, ("Arguments", "Options", *PANELS))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -148,9 +151,6 @@ def group(name: str, help_text: str) -> App:
     return subcommands
 
 
-# Flags. Those of `dphist release` are declared in `releasing/request.py`.
-
-
 def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> Any:
     """Parse a number; one of the words is returned as it is."""
     try:
@@ -163,104 +163,6 @@ def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = 
 whole_number = partial(number, kind=int)
 
 
-def option(name: str, help: str) -> Any:
-    """The flag of a release option, with another help text."""
-    declared = _DECLARED[name]
-    return _flag(replace(declared, help=replace(declared.help, text=help)))
-
-
-def _flag(option: Option, note: str = "") -> Any:
-    shown = option.help
-    return typer.Option(
-        *([shown.short] if shown.short else []), flag(option.name), metavar=shown.metavar or None,
-        parser=partial(number, words=option.words, kind=option.kind) if option.kind in (int, float) else None,
-        help=shown.text + note, rich_help_panel=shown.panel, show_default=False,
-    )  # fmt: skip
-
-
-def takes(
-    *names: str, required: Sequence[str] = (), of: Mapping[str, Option] | None = None, in_file: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add flags for these options of a release, or `of` a plan; the command gets the given ones as keywords.
-
-    With `in_file`, a request file may hold what is required, so that only the help marks it as required.
-    """
-    known = _DECLARED if of is None else of
-
-    def parameter(option: Option) -> inspect.Parameter:
-        needed, kind = option.name in required, _flag_type(option)
-        enforced, note = needed and not in_file, "  [required]" if needed and in_file else ""
-        default: Any = inspect.Parameter.empty if enforced else False if kind is bool else None
-        hint: Any = kind if enforced or kind is bool else kind | None
-        return inspect.Parameter(
-            option.name, inspect.Parameter.KEYWORD_ONLY, default=default,
-            annotation=Annotated[hint, _flag(option, note)],
-        )  # fmt: skip
-
-    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = [
-            parameter
-            for parameter in signature.parameters.values()
-            if parameter.name not in names and parameter.kind is not parameter.VAR_KEYWORD
-        ]
-        arguments = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
-
-        @wraps(command)
-        def run(**values: Any) -> None:
-            # Compared by identity: 0 is a value, and equal to False.
-            left_out = [name for name in names if values[name] is None or values[name] is False]
-            command(**{name: value for name, value in values.items() if name not in left_out})
-
-        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*arguments, *(parameter(known[name]) for name in names), *own[len(arguments) :]]
-        )
-        return run
-
-    return with_flags
-
-
-def _flag_type(option: Option) -> Any:
-    if option.kind is bool:
-        return bool
-    if option.kind is str and option.words:
-        return Literal[option.words]
-    # A number or a word is parsed by `number`.
-    kind = option.kind if option.kind in (int, float) and not option.words else str
-    return list[kind] if option.many else kind  # type: ignore[valid-type]
-
-
-_DECLARED: Final = {option.name: option for option in options()}
-
-
-def _plan_option(name: str, panel: str, metavar: str, text: str, kind: type | None = None) -> Option:
-    help = Help(panel, metavar, text)
-    if kind is None:
-        return replace(_DECLARED[name], help=help)
-    return Option(name, help, kind, words=(), many=False, required=False, allows_none=True)
-
-
-_PLAN_OPTIONS = (
-    _plan_option("max_items_per_user", "Limit per user", "M", "Number of counts one user can change.", int),
-    _plan_option("public_items", "Limit per user", "N", "Number of items in a public list.", int),
-    _plan_option(
-        "max_nonzero", "Advanced", "K",
-        "Public bound on the number of non-zero counts of every possible dataset.",
-    ),
-    _plan_option("sum", "Sums and means", "LOW:HIGH", "Plan a sum of values from LOW to HIGH; may be repeated."),
-    _plan_option(
-        "vector", "Sums and means", "COLUMNS:NORM",
-        "Plan a sum of vectors with this many columns, each of a Euclidean norm of at most NORM; may be repeated.",
-    ),
-    _plan_option("sigma", "Other options", "S", "Standard deviation of each count's own noise.", float),
-    _plan_option("tau", "Other options", "T", "Threshold minus one.", float),
-    _plan_option("sigma_shared", "Other options", "C", "Standard deviation of the shared noise. [0]", float),
-)  # fmt: skip
-# Options of commands that read no data: those of a release, and the numbers of a plan.
-PLAN: Final = {**_DECLARED, **{option.name: option for option in _PLAN_OPTIONS}}
-input_option, output_option, advanced_option = (
-    partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Output", "Advanced")
-)
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing on success, except with --json.")]
@@ -300,6 +202,8 @@ def word_without_secrets(word: str) -> str:
 
 def error_sentence(error: DphistError) -> str:
     """The message with all options as flags, also those that a check names as Python does."""
+    from dphist.cli.flags import PLAN
+
     pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in PLAN if '_' in name)})(?![\w.])"
     return replace_names(pattern, lambda match: flag(match["name"]), error.with_flags)
 

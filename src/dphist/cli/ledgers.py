@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli.base import (
-    PLAN,
     AsJson,
     closed_pipe_ignored,
     group,
-    option,
     print_json,
     print_table,
     show,
-    takes,
     write_out,
 )
+from dphist.cli.flags import PLAN, option, takes
 from dphist.display import fill
 from dphist.errors import InvalidParameter
 

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli.base import (
-    PLAN,
     AsJson,
     Force,
-    advanced_option,
     app,
-    input_option,
-    option,
     print_json,
     print_table,
     show,
-    takes,
     whole_number,
     write_error,
     write_out,
 )
+from dphist.cli.flags import PLAN, advanced_option, input_option, option, takes
 from dphist.display import fill
 from dphist.errors import InvalidParameter
 
@@ -88,7 +84,7 @@ def plan(
 
 def _sums_from(options: dict[str, Any]) -> list[tuple[Any, ...]]:
     """The bounds of the sums and vectors, which are taken from the options."""
-    from dphist.releasing.aggregates import bounds_from, vector_bounds_from
+    from dphist.certificate.aggregates import bounds_from, vector_bounds_from
 
     sums, vectors = options.pop("sum", None) or (), options.pop("vector", None) or ()
     return [*map(bounds_from, sums), *map(vector_bounds_from, vectors)]
@@ -101,7 +97,7 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 
 def privacy_sentence(budget: Budget) -> str:
-    from dphist.planning.utility import verdict_of
+    from dphist.privacy.verdict import verdict_of
 
     return f"Privacy: {verdict_of(budget).sentence}."
 

@@ -13,29 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dphist.certificate.request import Column
 from dphist.cli.base import (
     AsJson,
     Quiet,
-    advanced_option,
     app,
     closed_pipe_ignored,
     error_sentence,
-    input_option,
-    output_option,
     print_json,
     progress_bars,
     stoppable,
-    takes,
     word_without_secrets,
     write_out,
 )
+from dphist.cli.flags import advanced_option, input_option, output_option, takes
 from dphist.cli.planning import show_plan
-from dphist.counting.task import Column, Events, Resources
+from dphist.counting.task import Events, Resources
 from dphist.counting.workspace import LOOKS_LIKE_DATA, check_address_space, is_data, short_name
 from dphist.display import fill
-from dphist.errors import DphistError, InvalidParameter
+from dphist.errors import DphistError, InvalidParameter, flag
 from dphist.outputs.target import local_paths
-from dphist.releasing.request import STREAM, Request, flag, options, read_request, request_from
+from dphist.releasing.request import STREAM, Request, options, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.privacy.types import Plan

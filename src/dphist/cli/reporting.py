@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, error_sentence, show, whole_number
+from dphist.cli.base import (
+    AsJson,
+    Quiet,
+    app,
+    closed_pipe_ignored,
+    error_sentence,
+    show,
+    whole_number,
+)
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
@@ -101,7 +109,7 @@ def verify(
         --certificate results.duckdb.queries.certificate.json
     """
     _check_exists(name)
-    from dphist.releasing.verify import verify as verify_release
+    from dphist.certificate.verify import verify as verify_release
 
     found = verify_release(name, certificate=certificate, public_key=public_key, not_before=not_before)
     show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)

@@ -13,13 +13,12 @@ from dphist.cli.base import (
     Quiet,
     closed_pipe_ignored,
     group,
-    output_option,
     progress_bars,
     show,
     stoppable,
-    takes,
     whole_number,
 )
+from dphist.cli.flags import output_option, takes
 from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from dphist.certificate.request import Column
 from dphist.counting.sql import NESTED, Opened, Source, limit_length, name, require_columns, text_column
-from dphist.counting.task import LONGEST_VALUE, Column, Events
+from dphist.counting.task import LONGEST_VALUE, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
 

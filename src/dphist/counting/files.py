@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from dphist.certificate.endings import FORMATS
 from dphist.counting.frames import BATCH, ArrowSource
 from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
-from dphist.counting.task import FORMATS
 from dphist.counting.workspace import attempt, header_names, name_list, open_text, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets

@@ -29,6 +29,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
+from dphist.certificate.endings import FORMATS
+from dphist.certificate.request import Column as Item
 from dphist.counting.duckdb import not_a_database
 from dphist.counting.expressions import CALL_OR_CAST, ambiguous_case, title_of
 from dphist.counting.files import (
@@ -46,8 +48,7 @@ from dphist.counting.files import (
 from dphist.counting.frames import frame_source
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, boolean_as_text, not_a_user, not_summable, require_columns
-from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
-from dphist.counting.task import Column as Item
+from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.workspace import about_sql, attempt, column_list, header_names
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_secrets

@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value, vectors_of
+from dphist.counting.task import (
+    FINE_LIMIT,
+    FINE_STEPS,
+    LONGEST_VALUE,
+    Events,
+    Value,
+    vectors_of,
+)
 from dphist.counting.workspace import LOOKS_LIKE_DATA, column_list, is_data, short_name
 from dphist.errors import InputError
 

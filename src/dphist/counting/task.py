@@ -13,18 +13,12 @@ from numbers import Rational
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from dphist.certificate.request import Column
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-# .db may be a DuckDB or an SQLite file.
-FORMATS: Final = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow", ".duckdb": "duckdb",
-    ".ddb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".db": "db",
-}  # fmt: skip
 
 # A user or an item of more bytes is treated as missing, so that hash tables, batches and outputs stay bounded.
 LONGEST_VALUE: Final = 1 << 13
@@ -33,20 +27,6 @@ LONGEST_VALUE: Final = 1 << 13
 def is_frame(source: Any) -> bool:
     """True for an object in memory or a Spark DataFrame, False for paths and database addresses."""
     return not isinstance(source, (str, os.PathLike, tuple, list))
-
-
-@dataclass(frozen=True)
-class Column:
-    """An input column or expression (`source`) and its name in the output."""
-
-    name: str
-    source: str
-
-    @classmethod
-    def parse(cls, text: str) -> Column:
-        """Parse `COLUMN`, or `NAME=COLUMN` to rename it."""
-        name, equals, source = text.partition("=")
-        return cls(name, source) if equals and name and source else cls(text, text)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dphist.certificate.numbers import half_width
 from dphist.display import count_items, figure, plain_number
 from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
@@ -17,7 +18,7 @@ from dphist.planning.compare import ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import plan_rounds
-from dphist.planning.utility import half_width, release_probability
+from dphist.planning.utility import release_probability
 from dphist.privacy.types import Budget, Plan, RoundsNoise
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, largest_counts_chart

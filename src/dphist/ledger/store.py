@@ -25,8 +25,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from dphist.certificate.text import certificate_text, signed_bytes
 from dphist.display import html_table, text_table
 from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError
+from dphist.files import checked_path
 from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
@@ -41,11 +43,9 @@ from dphist.ledger.accounts import (
     canonical,
 )
 from dphist.objects import scheme_of
-from dphist.outputs.certificate_text import SIGNATURE, certificate_text
 from dphist.privacy.types import Budget
 from dphist.publishing import (
     WORKPLACE,
-    checked_path,
     identity,
     link_new,
     sweep,
@@ -56,6 +56,7 @@ from dphist.publishing import (
 )
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
+    SIGNATURE,
     PathLike,
     examine_signature,
     read_public_key,
@@ -455,7 +456,7 @@ class Checkpoint:
         """Write a new file, signed with the private key in the file `sign`; returns the key's fingerprint."""
         file, signer = checked_path(path, "a checkpoint"), signer_of(sign)
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
-        document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
+        document[SIGNATURE] = signer(signed_bytes(document), CHECKPOINT_DOMAIN)
         write_file(file, certificate_text(document).encode(), 0o644)
         return signer.fingerprint
 
@@ -469,7 +470,11 @@ class Checkpoint:
             document = None
         if not isinstance(document, dict) or document.get("format") != CHECKPOINT_FORMAT:
             raise LedgerError(f"{path} is not a checkpoint of a ledger")
-        _, _, problems = examine_signature(document, CHECKPOINT_DOMAIN, trusted)
+        try:
+            signed = signed_bytes(document)
+        except ValueError:
+            signed = b""
+        _, _, problems = examine_signature(document, signed, CHECKPOINT_DOMAIN, trusted)
         if problems or certificate_text(document).encode() != data:
             reason = problems[0] if problems else "it was changed after it was signed"
             raise LedgerError(f"the checkpoint {path} is refused: {reason}")

@@ -1,36 +1,31 @@
-"""Canonical cells and their digest, and file formats that round-trip exactly."""
+"""File formats that keep every cell exactly."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import math
 import re
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
-from datetime import timedelta
-from decimal import Decimal
+from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from dphist.certificate.cells import (
+    ESCAPE,
+    PACKED,
+    as_text,
+    encode_json,
+    json_cells,
+    parts_of,
+    replace_text,
+    texts_of,
+)
+from dphist.certificate.decoder import holds
 from dphist.errors import OutputError
-from dphist.outputs.certificate_text import unique_keys
 
-# Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
-# as JSON, binary ones in base64, numbers and times out of its range in digits.
-
-_ROWS: Final = 65_536
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_QUOTE: Final = json.encoder.encode_basestring
-_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
-    for start in range(0, table.num_rows, rows):
-        yield table.slice(start, rows)
+_PACKING: Final = 6
+# Rows between two checks for signals; in Parquet a row group.
+_PIECE: Final = 262_144
 
 
 def compact(table: Any) -> Any:
@@ -47,241 +42,6 @@ def compact(table: Any) -> Any:
             column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
         columns.append(column)
     return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
-
-
-def holds(kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type, or a type nested in it, has one of these names."""
-    inner = [kind.field(i).type for i in range(kind.num_fields)]
-    return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
-
-
-def json_cells(column: Any) -> list[Any]:
-    """The cells as JSON values, without losing a digit."""
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return json_cells(_storage(column))
-    if pa.types.is_floating(kind):
-        column = column.cast(pa.float64())
-    cells: list[Any] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
-    encoded = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_nested)
-    if any(test(kind) for test in encoded) or "binary" in str(kind):
-        return [_json_value(value) for value in cells]
-    return cells
-
-
-def _storage(column: Any) -> Any:
-    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-
-
-def _json_value(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(key): _json_value(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(inner) for inner in value]
-    if isinstance(value, timedelta):
-        return _duration(value // timedelta(microseconds=1), "us")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def _duration(count: int, unit: str) -> str:
-    whole, part = divmod(abs(count), _PER_SECOND[unit])
-    digits = len(str(_PER_SECOND[unit])) - 1
-    return f"{'-' if count < 0 else ''}PT{whole}" + (f".{part:0{digits}}S" if digits else "S")
-
-
-def _times(column: Any) -> Any:
-    """Dates and times as ISO 8601; with a time zone in UTC."""
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_duration(kind):
-        counts = column.cast(pa.int64()).to_pylist()
-        return pa.array([None if c is None else _duration(c, kind.unit) for c in counts], pa.string())
-    if not pa.types.is_timestamp(kind):
-        if pa.types.is_interval(kind):
-            return pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())
-        return column.cast(pa.date32() if pa.types.is_date(kind) else kind).cast(pa.string())
-    # Stored values are UTC; without the zone the cast needs no time zone database.
-    text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
-    text = pc.replace_substring(text, " ", "T", max_replacements=1)
-    return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
-
-
-def as_text(column: Any) -> Any:
-    """The column as text, with JSON for nested values."""
-    cells = [c if c is None or isinstance(c, str) else _ENCODE(c) for c in json_cells(column)]
-    return pa.chunked_array([pa.array(cells, pa.string())])
-
-
-def _texts(cells: list[Any]) -> list[str]:
-    """Each cell as JSON text; simple ones without the encoder, which is ten times slower."""
-    return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else _ENCODE(c) for c in cells]
-
-
-def digest_of(table: Any) -> str:
-    """SHA-256 of the column names and the sorted rows, each as one line with a JSON array."""
-    rows: list[str] = []
-    for part in parts_of(table):
-        cells = [_texts(_digest_cells(column)) for column in part.columns]
-        rows += ["[" + ",".join(row) + "]" for row in zip(*cells, strict=True)]
-    rows.sort()
-    total = sha256((_ENCODE(table.column_names) + "\n").encode())
-    for start in range(0, len(rows), _ROWS):
-        total.update(("\n".join(rows[start : start + _ROWS]) + "\n").encode())
-    return total.hexdigest()
-
-
-def _digest_cells(column: Any) -> list[Any]:
-    """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
-    cells = json_cells(column)
-    if not pa.types.is_decimal(column.type):
-        return cells
-    return [c.rstrip("0").rstrip(".") if c is not None and "." in c else c for c in cells]
-
-
-def storable(table: Any, kind: str) -> Any:
-    """The table in types that this kind of database stores exactly; text for the rest."""
-    return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
-
-
-def _column(column: Any, kind: str) -> Any:
-    import pyarrow.compute as pc
-
-    given, types = column.type, pa.types
-    if types.is_string(given) or types.is_large_string(given):
-        # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
-        return pc.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
-    if types.is_null(given):
-        return column.cast(pa.string())
-    if types.is_floating(given):
-        # Adding zero turns -0.0 into 0.0, as SQLite does.
-        wide = column.cast(pa.float32() if given == pa.float16() else given)
-        return pc.add(wide, pa.scalar(0.0, wide.type))
-    if types.is_integer(given):
-        if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
-            return column
-        return _or_text(column, pa.int64())
-    if types.is_decimal(given):
-        # SQLite would turn decimals into floats.
-        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
-            return as_text(column)
-        return _or_text(column, pa.decimal128(given.precision, given.scale))
-    if types.is_timestamp(given):
-        return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
-    if types.is_date(given) or types.is_time(given):
-        return _or_text(column, pa.date32() if types.is_date(given) else pa.time64("us"))
-    if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
-        return column.cast(pa.binary())
-    return column if types.is_boolean(given) else as_text(column)
-
-
-def _or_text(column: Any, kind: Any) -> Any:
-    """The column in this type if that is exact, else as text."""
-    try:
-        return column.cast(kind)
-    except (pa.ArrowException, ValueError):
-        return as_text(column)
-
-
-def digest_of_values(table: Any, kind: str) -> str:
-    """The digest of a table of this kind of database: it is the same for every export that keeps the values.
-
-    The order of rows does not matter.
-    """
-    return digest_of(storable(table, kind))
-
-
-def type_named(described: str) -> Any | None:
-    """The Arrow type that is written like this, or None for a nested or unknown type."""
-    try:
-        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
-            return pa.timestamp(match[1], match[2])
-        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
-            return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
-        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
-            return pa.binary(int(match[1]))
-        return pa.type_for_alias(described)
-    except (ValueError, AttributeError):
-        return None
-
-
-def restore_column(column: Any, described: str | None) -> Any:
-    """A column in the type that it was written from, or unchanged if it cannot be converted."""
-    wanted = None if described is None else type_named(described)
-    if wanted is None or wanted == column.type:
-        return column
-    try:
-        if pa.types.is_null(wanted) and column.null_count == len(column):
-            return pa.chunked_array([pa.nulls(len(column))])
-        if isinstance(column.type, pa.BaseExtensionType):
-            column = _storage(column)
-        if pa.types.is_boolean(wanted) and pa.types.is_string(column.type):
-            return _truth_values(column)
-        if "binary" in str(wanted) and pa.types.is_string(column.type):
-            cells = [None if c is None else b64decode(c, validate=True) for c in column.to_pylist()]
-            return pa.chunked_array([pa.array(cells, wanted)])
-        if pa.types.is_string(column.type) and pa.types.is_temporal(wanted):
-            return _times_of(column, wanted)
-        return column.cast(wanted)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return column
-
-
-def _truth_values(texts: Any) -> Any:
-    """True and false from text; PostgreSQL writes t and f."""
-    import pyarrow.compute as pc
-
-    for letter, word in (("t", "true"), ("f", "false")):
-        texts = pc.if_else(pc.equal(texts, letter), word, texts)
-    return texts.cast(pa.bool_())
-
-
-def _times_of(texts: Any, wanted: Any) -> Any:
-    """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
-    import pyarrow.compute as pc
-
-    if pa.types.is_time(wanted):
-        unit = "ns" if wanted.unit == "ns" else "us"
-        return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
-    if pa.types.is_timestamp(wanted) and wanted.unit in ("s", "ms"):
-        return texts.cast(pa.timestamp("us", wanted.tz)).cast(wanted)
-    return texts.cast(wanted)
-
-
-def column_of(cells: list[Any], described: str | None) -> Any:
-    """A column from JSON or SQLite cells, which have mixed types if someone changed them."""
-    wanted = None if described is None else type_named(described)
-    try:
-        if wanted is not None and pa.types.is_floating(wanted):
-            cells = [float(c) if isinstance(c, str) else c for c in cells]
-        if wanted is not None and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted)):
-            return pa.chunked_array([pa.array(cells, wanted)])
-        column = pa.array(cells)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        texts = [c if c is None or isinstance(c, str) else json.dumps(_json_value(c)) for c in cells]
-        column = pa.array(texts, pa.string())
-    return restore_column(pa.chunked_array([column]), described)
-
-
-# ----------------------------------------------------------------------------------------------------------- files
-
-# Characters that begin a formula in a spreadsheet. Quotes before them match too, so that the escape, one more
-# quote, can be undone exactly.
-_ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
-_UNESCAPE: Final = (r"^'('*[=+\-@\t\r])", r"\1")
-ESCAPES: Final = ("csv", "tsv", "csv.gz", "tsv.gz")
-PACKED: Final = ".gz"
-_PACKING: Final = 6
-# Rows between two checks for signals; in Parquet a row group.
-_PIECE: Final = 262_144
 
 
 def write_rows(
@@ -333,9 +93,11 @@ def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str =
 
 
 def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    keys = [_ENCODE(name) + ":" for name in table.column_names]
+    keys = [encode_json(name) + ":" for name in table.column_names]
     for part in parts_of(table):
-        cells = [[key + cell for cell in _texts(json_cells(c))] for key, c in zip(keys, part.columns, strict=True)]
+        cells = [
+            [key + cell for cell in texts_of(json_cells(c))] for key, c in zip(keys, part.columns, strict=True)
+        ]
         file.write("".join("{" + ",".join(row) + "}\n" for row in zip(*cells, strict=True)).encode())
         check()
 
@@ -365,56 +127,9 @@ def _escape_formulas(table: Any) -> Any:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     flat = _flatten(table)
     columns = [
-        _replace_text(column, *_ESCAPE)
+        replace_text(column, *ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
         else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
-    return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
-
-
-def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.replace_substring_regex(column, pattern, replacement)
-
-
-def read_text(
-    file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
-) -> Any:
-    """Read a text file, already unpacked, whose columns were written from these Arrow types."""
-    file.seek(0)
-    kind = kind.removesuffix(PACKED)
-    if kind == "jsonl":
-        return _read_jsonl(file, types, columns)
-    import pyarrow.csv as csv
-
-    parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
-    names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
-    # Every column is read as text, because 007 is not 7.
-    convert = csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    table = csv.read_csv(file, csv.ReadOptions(use_threads=False), parse_options=parse, convert_options=convert)
-    if table.column_names != names:
-        raise ValueError("other columns")
-    cells = table.columns
-    if escape_formulas:
-        decimals = [types.get(name, "").startswith("decimal") for name in columns]
-        cells = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
-    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
-
-
-def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
-    cells: list[list[Any]] = [[] for _ in columns]
-    for line in file:
-        row = json.loads(line.decode(), object_pairs_hook=unique_keys)
-        if not isinstance(row, dict) or list(row) != columns:
-            raise ValueError("other columns")
-        for column, cell in zip(cells, row.values(), strict=True):
-            column.append(cell)
-    arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
-    return pa.table(arrays, names=columns)
+    return pa.table(columns, names=[re.sub(*ESCAPE, name) for name in table.column_names])

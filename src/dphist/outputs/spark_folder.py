@@ -6,23 +6,21 @@ certificate appear together. File systems that cannot rename a folder, such as o
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from typing import Any, Final, TypeVar
 
+from dphist.certificate.endings import FOLDER_CERTIFICATE, whole_digest
+from dphist.certificate.text import seal
 from dphist.errors import OutputError
-from dphist.outputs.certificate_text import seal
 from dphist.outputs.target import Target, Written, already_exists
 from dphist.publishing import defer_signals
 
 T = TypeVar("T")
 
-CERTIFICATE: Final = "_certificate.json"
 # Spark's tasks write here before they commit.
 UNFINISHED: Final = "_temporary"
 # Spark holds a whole file in memory to compute its digest.
@@ -47,7 +45,7 @@ def check_folder(target: Target, *, force: bool) -> None:
     if not force:
         raise already_exists(target.public_address())
     entries = list(os.scandir(folder))
-    if CERTIFICATE not in {entry.name for entry in entries} or any(entry.is_dir() for entry in entries):
+    if FOLDER_CERTIFICATE not in {entry.name for entry in entries} or any(entry.is_dir() for entry in entries):
         raise OutputError(NOT_A_RELEASE.format(target.public_address()))
 
 
@@ -73,9 +71,9 @@ def write_folder(
         facts = hide_error(lambda: folder_facts(session, target, str(work)), target)
         text = seal(document, facts, target.sign).encode()
         with defer_signals():
-            hide_error(lambda: files.write(files.path(work, CERTIFICATE), text), target)
+            hide_error(lambda: files.write(files.path(work, FOLDER_CERTIFICATE), text), target)
             hide_error(lambda: files.place(work, len(text), force=force), target)
-            certificate = f"{target.public_address().rstrip('/')}/{CERTIFICATE}"
+            certificate = f"{target.public_address().rstrip('/')}/{FOLDER_CERTIFICATE}"
             signed_by = None if target.sign is None else target.sign.fingerprint
             written = Written(target.public_address(), certificate, facts["sha256"], facts["rows"], signed_by)
             if placed is not None:
@@ -133,11 +131,6 @@ def folder_facts(session: Any, target: Target, address: str) -> dict[str, Any]:
     }
 
 
-def whole_digest(files: dict[str, str]) -> str:
-    """SHA-256 of the names and digests of all files."""
-    return sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 class FileSystem:
     """Spark's file system of a target."""
 
@@ -165,7 +158,7 @@ class FileSystem:
 
         def is_release() -> bool:
             inside = self._system.listStatus(self.final)
-            certified = self._system.exists(self.path(self.final, CERTIFICATE))
+            certified = self._system.exists(self.path(self.final, FOLDER_CERTIFICATE))
             return bool(certified) and not any(entry.isDirectory() for entry in inside)
 
         if not hide_error(is_release, self._target):
@@ -193,7 +186,7 @@ class FileSystem:
                 # A folder appeared at the last moment, and the rename moved ours into it.
                 self.remove(nested)
                 raise already_exists(title)
-            if self._system.getFileStatus(self.path(self.final, CERTIFICATE)).getLen() != size:
+            if self._system.getFileStatus(self.path(self.final, FOLDER_CERTIFICATE)).getLen() != size:
                 raise OutputError(f"{title} cannot be written: its certificate is missing")
             # The slower of two attempts at a task may have been writing until the rename; it cannot any more.
             self.remove(self.path(self.final, UNFINISHED))

@@ -10,21 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from dphist.counting.task import FORMATS
+from dphist.certificate.endings import CERTIFICATE, DATABASES, ENDINGS, KINDS, suffix_kind
 from dphist.errors import InvalidParameter, OutputError
+from dphist.files import PathLike
 from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
-from dphist.outputs.certificate_text import Sign
-from dphist.publishing import PathLike
+from dphist.signatures import Signer
 
-DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
-CERTIFICATE: Final = ".certificate.json"
-_SUFFIXES: Final = {
-    **{ending: kind for ending, kind in FORMATS.items() if kind != "json"},
-    ".db": "sqlite",
-    **{f"{ending}.gz": f"{FORMATS[ending]}.gz" for ending in (".csv", ".tsv", ".jsonl", ".ndjson")},
-}
-KINDS: Final = tuple(dict.fromkeys(_SUFFIXES.values()))
 _STREAMED: Final = ("csv", "tsv", "jsonl")
 # PostgreSQL truncates longer names without an error.
 _POSTGRES_NAME_BYTES: Final = 63
@@ -37,7 +29,7 @@ class Target:
     address: str = field(repr=False)
     table: str | None
     kind: str
-    sign: Sign | None = field(default=None, compare=False)
+    sign: Signer | None = field(default=None, compare=False)
     certificate: str | None = None
 
     @property
@@ -98,12 +90,6 @@ class Written:
     digest: str
     rows: int | None = None
     signed_by: str | None = None
-
-
-def suffix_kind(address: str) -> str | None:
-    """The kind of output for the ending of a name; None if it is unknown."""
-    endings = Path(address.lower()).suffixes
-    return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
 
 
 def target_of(
@@ -180,7 +166,7 @@ def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
         raise InvalidParameter(f"--output-format must be one of {', '.join(KINDS)}, not {file_format!r}")
     if kind is None:
         raise InvalidParameter(
-            f"the output {without_secrets(address)} has no known ending: use one of {', '.join(_SUFFIXES)}, "
+            f"the output {without_secrets(address)} has no known ending: use one of {', '.join(ENDINGS)}, "
             "or give --output-format"
         )
     return kind

@@ -26,9 +26,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
+from dphist.certificate.cells import ESCAPES, digest_of, storable
+from dphist.certificate.endings import CERTIFICATE
+from dphist.certificate.text import output_facts, seal
 from dphist.counting.files import given_paths, matching_files
 from dphist.display import printable
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.files import PathLike
 from dphist.objects import (
     beside,
     exists,
@@ -40,12 +44,10 @@ from dphist.objects import (
     without_secrets,
     write_object,
 )
-from dphist.outputs.certificate_text import output_facts, seal
-from dphist.outputs.formats import ESCAPES, compact, digest_of, storable, write_rows
+from dphist.outputs.formats import compact, write_rows
 from dphist.outputs.stores import check_database, open_store, put_table, writing_errors
-from dphist.outputs.target import CERTIFICATE, Target, Written, already_exists, check_columns, local_paths
+from dphist.outputs.target import Target, Written, already_exists, check_columns, local_paths
 from dphist.publishing import (
-    PathLike,
     defer_signals,
     lock_folder,
     place,

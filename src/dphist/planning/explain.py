@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from dphist.certificate.numbers import half_width
+from dphist.certificate.proof import top_k_keeps
 from dphist.display import count_items, figure, join_words
 from dphist.errors import DphistError
-from dphist.planning.planner import CAP_ALONE, top_k_keeps
+from dphist.planning.planner import CAP_ALONE
 from dphist.planning.planner import plan as make_plan
-from dphist.planning.utility import count_noise, half_width
+from dphist.planning.utility import count_noise
 from dphist.privacy.types import LaplaceNoise, Plan, PublicNoise, RoundsNoise
 
 MECHANISMS: Final = {

@@ -28,7 +28,6 @@ from dphist.planning.optimum import (
     share_budget,
     tune_gamma,
 )
-from dphist.planning.utility import verdict_of
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.lattice import squared_sensitivity_top_k
 from dphist.privacy.numerics import round_up
@@ -51,6 +50,7 @@ from dphist.privacy.types import (
     Plan,
     PublicNoise,
 )
+from dphist.privacy.verdict import verdict_of
 
 # Gamma is the ratio of a count's own variance to the shared one; outside this range one of them is negligible.
 Gamma = float | Literal["sqrt"]
@@ -359,16 +359,6 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     if objective == "threshold":
         return tau_laplace(m=items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
-
-
-def top_k_keeps(plan: Plan) -> bool:
-    """Whether a top-k step can enforce `max_nonzero` for this plan.
-
-    A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
-    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together.
-    """
-    contract = plan.contract
-    return contract.items == contract.max_nonzero and not plan.sums
 
 
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:

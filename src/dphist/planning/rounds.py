@@ -18,7 +18,6 @@ from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, one_of, positive_count
 from dphist.planning.optimum import Bounds, check_bounds, dyadic_up, share_budget
-from dphist.planning.utility import verdict_of
 from dphist.privacy.lattice import discrete_gaussian_tail
 from dphist.privacy.numerics import (
     FloatArray,
@@ -46,6 +45,7 @@ from dphist.privacy.types import (
     RoundsNoise,
     SumNoise,
 )
+from dphist.privacy.verdict import verdict_of
 
 RoundsGoal = Literal["accuracy", "keys"]
 # With a smaller delta, doubles are too coarse to plan.

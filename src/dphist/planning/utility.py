@@ -1,27 +1,23 @@
-"""What a plan means: how likely a count is released, its error if it is, and how much the budget protects."""
+"""What a plan means: how likely a count is released, and its error if it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
-from dphist.display import plain_number
 from dphist.errors import InvalidParameter
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import (
     AnyNoise,
-    Budget,
     LaplaceNoise,
     LatticeNoise,
     Noise,
-    Plan,
     PublicNoise,
     RoundsNoise,
 )
@@ -255,150 +251,3 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
     )
     mass, moment, _ = law.tails.above(first)
     return Passed(mass, law.part * moment / noise.lattice, spread / noise.lattice * distance)
-
-
-def half_width(plan: Plan, share: float) -> float:
-    """Half the width of the confidence interval of a count at the level `share`, rounded up to whole steps.
-
-    For noise alone: released counts near the threshold are too high more often than that.
-    """
-    noise, outside = plan.noise, 1.0 - share
-    if isinstance(noise, LaplaceNoise):
-        # Pr[|X| > t] = 2 q^(t+1)/(1+q)
-        step = 1.0 / float(noise.scale)
-        tail = math.log(outside * (1.0 + math.exp(-step)) / 2.0) / -step - 1.0
-        return float(max(0, math.ceil(tail - 1e-9)))
-    width = -float(special.ndtri(outside / 2.0)) * plan.total_noise
-    return width if isinstance(noise, Noise) else math.ceil(width * noise.lattice) / noise.lattice
-
-
-def shared_part(plan: Plan) -> float:
-    """The covariance of any two released counts."""
-    return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
-
-
-def count_decimals(plan: Plan) -> int | None:
-    """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
-
-    Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %. None
-    if counts are whole numbers without rounding.
-    """
-    if isinstance(plan.noise, LaplaceNoise):
-        return None
-    return max(0, math.ceil(-math.log10(plan.total_noise / 2.0)))
-
-
-def rounding_step(decimals: int | None) -> float:
-    return 0.0 if decimals is None else 10.0**-decimals
-
-
-def rounded(
-    values: NDArray[Any],
-    decimals: int | None,
-    *,
-    whole: bool = False,
-    towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint,
-) -> NDArray[Any]:
-    """Numbers with so many decimals, as integers if they are `whole`; None does not round."""
-    if decimals is None:
-        return np.asarray(values)
-    # Zero is added because -0.0 would be printed with its sign.
-    near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
-    return near.astype(np.int64) if whole else near
-
-
-def added_columns(
-    counts: NDArray[np.float64],
-    plan: Plan,
-    name: str,
-    *,
-    error: bool,
-    interval: float | None,
-    decimals: int | None,
-    whole: bool = False,
-) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
-    """The published counts, and the requested columns with their standard errors and confidence intervals.
-
-    All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
-    """
-    step = rounding_step(decimals)
-    near = partial(rounded, decimals=decimals, whole=whole)
-    published = near(counts)
-    added: dict[str, NDArray[Any]] = {}
-    if error:
-        # Rounding adds an error of its own, at worst uniform over one step.
-        errors = np.full(published.size, math.hypot(plan.total_noise, step / math.sqrt(12.0)))
-        added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
-    if interval is not None:
-        width = half_width(plan, interval) + step / 2.0
-        added[f"{name}_low"] = near(published - width, towards=np.floor)
-        added[f"{name}_high"] = near(published + width, towards=np.ceil)
-    return published, added
-
-
-# How much a budget protects, in the same words for commands, reports and the page.
-LEVELS: Final = ("strong", "moderate", "weak", "very weak")
-# The largest epsilon of each level but the last. From 3 on (e^3 is 20), a suspicion of 5 % may become 50 %.
-_EPSILONS: Final = (1.0, 3.0, 10.0)
-_DELTAS: Final = (1e-5, 1e-3, 1e-1)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The level of protection, what it means for a guess about one person, and warnings."""
-
-    level: str
-    sentence: str
-    warnings: tuple[str, ...]
-
-    @property
-    def weak(self) -> bool:
-        return bool(self.warnings)
-
-
-def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
-    """How much a budget protects. With the largest released count, delta is also compared with 1 over it."""
-    epsilon, delta = budget.epsilon, budget.delta
-    of_epsilon = sum(epsilon > most for most in _EPSILONS)
-    users = max(1.0, largest_count or 1.0)
-    # Among the users of one item, delta should leave hardly any unprotected.
-    of_delta = max(sum(delta > most for most in _DELTAS), sum(delta * users > most for most in (0.1, 1.0)))
-    level = LEVELS[max(of_epsilon, of_delta)]
-    warnings = []
-    if of_epsilon >= 2:
-        near = "counts may be close to the true ones, and " if of_epsilon == 3 else ""
-        warnings.append(
-            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}{guess_words(budget)}. Use ε "
-            "of 1 or less for sensitive data."
-        )
-    if of_delta >= 2:
-        many = f"1 in {1.0 / delta:,.0f} users" if delta < 0.5 else "most users"
-        known = f", and one item has about {users:,.0f}" if delta * users > 1.0 and users > 1.0 else ""
-        warnings.append(
-            f"δ = {plain_number(delta)} is too large: it allows all data of {many} to be published{known}. "
-            "Choose δ well below 1 / number of users."
-        )
-    return Verdict(level, f"{level}: {guess_words(budget)}", tuple(warnings))
-
-
-def guess_words(budget: Budget) -> str:
-    """What the budget guarantees, as one number: it follows from epsilon and delta alone."""
-    return (
-        "an observer with even odds on whether a given person is in the data guesses right at most "
-        f"{_percent(right_guesses(budget))} of the time"
-    )
-
-
-def right_guesses(budget: Budget) -> float:
-    """The largest share of right guesses whether one person is in the data, from even odds.
-
-    Guarantee: for any test, Pr[right] = (1 + TV)/2, and (epsilon, delta) on both sides allow a total variation of
-    TV <= (e^epsilon - 1 + 2 delta)/(e^epsilon + 1).
-    """
-    shrink = math.exp(-budget.epsilon)
-    return min(1.0, (1.0 + budget.delta * shrink) / (1.0 + shrink))
-
-
-def _percent(share: float) -> str:
-    """Rounded up to a tenth of a percent."""
-    return f"{math.ceil(1000.0 * share - 1e-9) / 10.0:g} %"

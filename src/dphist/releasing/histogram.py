@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
 from dphist.errors import InvalidParameter, package
-from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise, RoundsNoise
-from dphist.releasing.document import Nonzero, certify_again, nonzero_rule
+from dphist.privacy.types import Noise, Plan, PublicNoise, RoundsNoise
 from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
@@ -270,37 +270,6 @@ def _whole_numbers(values: Iterable[Any]) -> IntArray:
 
 
 # Sketches.
-
-
-def sketch_problem(plan: Plan, size: int) -> str | None:
-    """Why a certified plan does not hold for sketches of this size; None if it does.
-
-    One user changes up to `size` counters of a sketch, all by +1 or all by -1, even with a single item. Together
-    with the total that was subtracted, these are the neighbours of a top-k step, so plans with an offset hold too.
-    """
-    if plan.sums:
-        return "a plan with sums does not hold for a sketch, which only counts"
-    if isinstance(plan.noise, RoundsNoise):
-        return "a plan in rounds does not hold for a sketch, which cannot be counted again"
-    if isinstance(plan.noise, PublicNoise):
-        return "a plan for a public list of items does not hold for a sketch, whose items are not public"
-    if plan.contract.items < size:
-        return (
-            f"the plan lets one user touch {plan.contract.items} counts, and in a sketch of size {size} a user "
-            f"with a single item can change all {size}: plan with max_nonzero={size} or top={size}, and without "
-            "a smaller max_items_per_user"
-        )
-    return None
-
-
-def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
-    """The request of a sketch, as the certificate records it."""
-    seeded = {} if seed is None else {"seed": seed}
-    offset = {"offset": plan.noise.offset} if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else {}
-    return {
-        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-        **seeded, **offset,
-    }  # fmt: skip
 
 
 def release_sketch(

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.certificate.numbers import count_decimals
+from dphist.certificate.proof import Nonzero
 from dphist.counting.task import Counted, RoundsTask, Task
 from dphist.errors import InvalidParameter, package
-from dphist.planning.utility import count_decimals
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
 from dphist.releasing.aggregates import Columns
-from dphist.releasing.document import Nonzero
 from dphist.releasing.result import (
     ARROW,
     Form,

@@ -22,12 +22,12 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
+from dphist.certificate.proof import Nonzero
 from dphist.counting.spark import SparkHistogram, on_executors, persist, run
 from dphist.counting.spark_rounds import detached
 from dphist.errors import is_spark_frame
 from dphist.outputs.target import Target, Written
 from dphist.releasing.aggregates import Columns
-from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Job, NoiseSession
 from dphist.releasing.result import (
     ARROW,

@@ -12,28 +12,21 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
-from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from dphist.counting.task import Column, Events, is_frame
-from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
+from dphist.certificate.request import LARGEST_WHOLE, Asked, Column, is_query
+from dphist.counting.task import Events, Value, is_frame
+from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 from dphist.privacy.types import Budget
 
-if TYPE_CHECKING:
-    from dphist.releasing.aggregates import Aggregate, Summed
-
-
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
-# The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
-MARGIN: Final = "margin"
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
-_QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
@@ -83,7 +76,7 @@ FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Asked):
     """All options of a release. `input`, `types` and `progress` are not flags."""
 
     # fmt: off
@@ -212,7 +205,7 @@ class Request:
             # Frames are read as text by default; CSV and JSON files have no types; other files declare theirs.
             default = "text" if is_frame(self.input) else "none" if self._is_text_file() else "fixed"
             object.__setattr__(self, "types", default)
-        self._check_contract()
+        self.check_contract()
         self._check_ledger()
         self._check_columns()
         self._check_streams()
@@ -222,39 +215,6 @@ class Request:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
         names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
         return all(_TEXT_FILE.search(without_options(str(name))) for name in names)
-
-    def _check_contract(self) -> None:
-        bounds = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
-        if len(bounds) > 1:
-            raise InvalidParameter(f"give one of {' and '.join(map(flag, bounds))}, not both")
-        self._check_rounds()
-        if self.items is not None and self.lower_threshold != 1:
-            raise InvalidParameter(
-                "--lower-threshold cannot be used with --items: all items of a list are released"
-            )
-        if self.offset is not None and self.top is None:
-            raise InvalidParameter("--offset needs --top")
-        if self.gamma is not None and self.max_nonzero is None:
-            tuned = "; with --items and --top it is chosen by the plan" if self.items or self.top else ""
-            raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
-        if isinstance(self.gamma, float) and not self.gamma.is_integer():
-            raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
-
-    def _check_rounds(self) -> None:
-        """What a release in rounds cannot be combined with; `known` and `goal` are for it alone."""
-        for name in ("known", "goal"):
-            if getattr(self, name) is not None and (self.items is not None or not self.in_rounds):
-                given = next(
-                    one for one in ("items", "max_items_per_user", "top", "max_nonzero") if getattr(self, one)
-                )
-                raise InvalidParameter(f"{flag(name)} cannot be used with {flag(given)}")
-        if self.in_rounds:
-            fixed = {"lower_threshold": 1, "minimize": "threshold"}
-            wrong = [name for name, default in fixed.items() if getattr(self, name) != default]
-            wrong += ["mechanism"] if self.mechanism == "laplace" else []
-            if wrong:
-                value = f" {getattr(self, wrong[0])}" if wrong[0] != "lower_threshold" else ""
-                raise InvalidParameter(f"{flag(wrong[0])}{value} needs a limit: give --max-items-per-user too")
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
@@ -276,32 +236,11 @@ class Request:
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
             raise InvalidParameter("--sign needs --output: it signs the written release")
-        if self.interval is not None:
-            if not 0.0 < self.interval < 1.0:
-                raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
-            if self.offset == "none":
-                raise InvalidParameter("--interval cannot be used with --offset none: the counts are differences")
         if self.input_name is not None and not 0 < len(self.input_name.strip()) <= len(self.input_name) <= 200:
             raise InvalidParameter("--input-name must have 1 to 200 characters")
-        if self.user in {column.source for column in self.columns}:
-            raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
-        used = {column.name for column in self.columns}
-        for name in self.number_columns():
-            if not name or name in used:
-                raise InvalidParameter(
-                    f"two columns would be called {name!r}: rename the item with --item NAME=COLUMN, the counts "
-                    "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH, vectors by their NAME"
-                )
-            used.add(name)
-        if self.weight and len(self.weights) != len(self.sums):
-            raise InvalidParameter(
-                f"give one --weight for each sum or vector: there are {len(self.sums)} (a mean of the same values "
-                f"is the same sum) and {len(self.weights)} weights"
-            )
-        if self.aggregates and self.mechanism == "laplace":
-            raise InvalidParameter("--sum, --mean and --vector need Gaussian noise, not --mechanism laplace")
-        if self.aggregates and self.offset == "none":
-            raise InvalidParameter("--sum, --mean and --vector cannot be used with --offset none")
+        for aggregate in self.aggregates:
+            Value(aggregate.column, aggregate.low, aggregate.high)  # checks the bounds
+        self.check_columns()
 
     def _check_streams(self) -> None:
         from_stream = isinstance(self.input, str) and self.input == STREAM
@@ -339,11 +278,6 @@ class Request:
                 raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
 
     @property
-    def in_rounds(self) -> bool:
-        """Whether items are found in rounds and then measured, without a limit on the items of a user."""
-        return self.max_items_per_user is None and self.top is None and self.max_nonzero is None
-
-    @property
     def engine_name(self) -> str:
         return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
 
@@ -352,51 +286,10 @@ class Request:
         pairs = (text.partition("=") for text in self.spark_conf)
         return tuple((name, value) for name, _, value in pairs)
 
-    @cached_property
-    def columns(self) -> tuple[Column, ...]:
-        """The item's columns."""
-        return tuple(Column.parse(text) for text in self.item)
-
-    @cached_property
-    def aggregates(self) -> tuple[Aggregate, ...]:
-        """The sums, means and columns of vectors, in this order."""
-        if not self.sum and not self.mean and not self.vector:
-            return ()
-        from dphist.releasing.aggregates import aggregates_of
-
-        return aggregates_of({"sum": self.sum, "mean": self.mean, "vector": self.vector})
-
-    @cached_property
-    def sums(self) -> tuple[Summed, ...]:
-        """The distinct (columns, low, high) that sums, means and vectors need."""
-        return tuple(dict.fromkeys(aggregate.of for aggregate in self.aggregates))
-
-    @property
-    def bounds(self) -> tuple[tuple[Fraction, Fraction, int], ...]:
-        """The bounds of the sums, as in a plan."""
-        return tuple((low, high, len(columns)) for columns, low, high in self.sums)
-
     @property
     def summed(self) -> list[str]:
         """The column of each sum, and all columns of each vector."""
         return [column for columns, _, _ in self.sums for column in columns]
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The weight of each sum, in order; empty if they are chosen automatically."""
-        assert isinstance(self.weight, tuple)
-        return self.weight
-
-    def number_columns(self) -> list[str]:
-        """The columns of numbers in the output: counts and aggregates, with their errors and intervals."""
-        error = ["_standard_error"] if self.standard_error else []
-        endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
-        margin = [MARGIN] if self.in_rounds else []
-        counts = [self.count_name, *margin, *(self.count_name + end for end in endings[1:])]
-        return [*counts, *(aggregate.name + end for aggregate in self.aggregates for end in endings)]
-
-    def output_columns(self) -> list[str]:
-        return [*(column.name for column in self.columns), *self.number_columns()]
 
     def events(self) -> Events:
         return Events(
@@ -513,21 +406,14 @@ def origins(value: object) -> set[str]:
     return {base.__module__.partition(".")[0] for base in type(value).__mro__}
 
 
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def is_query(recorded: Any) -> bool:
-    """Whether a recorded input is a lazy frame or relation, which runs a query over the data of many users."""
-    return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
-
-
 def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
     """Plain values; a frame is recorded by its type."""
     if isinstance(value, (bool, int, float)) or value is None:
-        return value
+        # RFC 8785, the form that digests are of, has no larger whole numbers.
+        return str(value) if isinstance(value, int) and abs(value) > LARGEST_WHOLE else value
     if isinstance(value, (str, os.PathLike)):
-        return without_secrets(os.fspath(value)) if hide_secrets else os.fspath(value)
+        text = os.fsdecode(value).encode("utf-8", "backslashreplace").decode()
+        return without_secrets(text) if hide_secrets else text
     if isinstance(value, (tuple, list)):
         return [_as_json(element, hide_secrets=hide_secrets) for element in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
@@ -577,8 +463,3 @@ def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidParameter(f"{path} is not a text file in UTF-8") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-
-
-def count_column(request: Mapping[str, Any], table: Any) -> str:
-    """Name of the count column. The release of a histogram has no request, and there it is the last column."""
-    return str(request.get("count-name", "count") if request else table.column_names[-1])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -19,11 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.certificate.request import MARGIN
+from dphist.certificate.schema import Findings, Statement
+from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
+from dphist.certificate.statement import now, statement_of
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
-from dphist.releasing.request import MARGIN, origins
+from dphist.releasing.request import origins
 from dphist.releasing.summary import (
     INTERVALS_OF_NOISE,
     NOT_PRIVATE,
@@ -412,13 +414,14 @@ class Release:
 
     def document(self) -> dict[str, Any]:
         """The certificate as a dictionary: guarantee, plan and request."""
-        return deepcopy(self._document)
+        return self.statement.to_dict()
 
     @cached_property
-    def _document(self) -> dict[str, Any]:
+    def statement(self) -> Statement:
+        """The certificate, without the facts about its output."""
         from dphist import __version__
 
-        return document_of(
+        return statement_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
             created=self.created, findings=self.findings, receipt=self.receipt,
             decimals=self.decimals,

@@ -24,10 +24,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.certificate.schema import Findings
 from dphist.counting.task import Progress, RoundsCount, is_frame
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.releasing.document import Findings
 from dphist.releasing.noise import Job
 from dphist.releasing.result import ARROW, Release, frame_form, one_chunk, release_order, take_rows
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
@@ -254,7 +254,10 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
 
 def findings_of(plan: Plan, found: Found, measured: Measurement, estimates: Estimates) -> Findings:
     needed = needed_users(plan, found, estimates)
-    return Findings(by_round(plan, found), measured.sizes, measured.limit, needed, estimates.reason)
+    return Findings(
+        found=by_round(plan, found), sizes=measured.sizes, bounds=bounds_of(plan), limit=measured.limit,
+        needed=needed, reason=estimates.reason,
+    )  # fmt: skip
 
 
 def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:

@@ -23,7 +23,17 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
+from dphist.counting.task import (
+    Choice,
+    Engine,
+    Events,
+    Progress,
+    Resources,
+    RoundsTask,
+    Task,
+    Value,
+    is_frame,
+)
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InputError, InvalidParameter, with_keywords
 from dphist.objects import is_object
@@ -258,8 +268,8 @@ def plan_request(request: Request, engine: Engine) -> Plan:
 
 
 def _plan_rounds(request: Request, public_items: int | None) -> Plan:
+    from dphist.certificate.proof import certify_again
     from dphist.planning.rounds import plan_rounds
-    from dphist.releasing.document import certify_again
     from dphist.releasing.rounds import rehearse_rounds
     from dphist.releasing.spending import account_of, composes_gaussian
 
@@ -277,8 +287,8 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
 
 
 def _plan(request: Request, public_items: int | None) -> Plan:
+    from dphist.certificate.proof import certify_again, with_lower_threshold
     from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.document import certify_again, with_lower_threshold
 
     cap, most = request.max_items_per_user, public_items or request.max_nonzero
     plan = make_plan(
@@ -293,13 +303,13 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 
 def _check_sums(plan: Plan, request: Request) -> None:
     """Raise `InvalidParameter` for bounds whose numbers a certificate cannot hold, or `verify` cannot read."""
-    from dphist.releasing.aggregates import sums_facts
-    from dphist.releasing.document import plan_from
+    from dphist.certificate.numbers import sums_facts
+    from dphist.certificate.schema import plan_part
 
     try:
-        plan_from(plan.to_dict())
+        plan_part(plan).plan()
         sums_facts(plan, request.aggregates)
-    except (InvalidParameter, ArithmeticError):
+    except (InvalidParameter, ArithmeticError, ValueError):
         raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None
 
 
@@ -310,8 +320,7 @@ def _prepare_job(
     request: Request, plan: Plan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
     """Define what to count."""
-    from dphist.planning.planner import top_k_keeps
-    from dphist.releasing.document import Nonzero, nonzero_rule
+    from dphist.certificate.proof import Nonzero, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job
 
     tap, cap = _tap(request), request.max_items_per_user
@@ -351,7 +360,7 @@ def _in_rounds(
     request: Request, plan: Plan, engine: Engine, events: Events, target: Target | None, attempt: Attempt
 ) -> Release:
     """Count and add noise in rounds. Spark also writes a `target` that is a folder."""
-    from dphist.releasing.document import Nonzero
+    from dphist.certificate.proof import Nonzero
     from dphist.releasing.noise import Job
     from dphist.releasing.rounds import release_rounds
 

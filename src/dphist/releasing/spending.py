@@ -28,7 +28,10 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dphist.certificate.schema import output_of
+from dphist.certificate.text import parse_certificate, same_json
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
+from dphist.files import open_regular
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import (
     AUTO,
@@ -41,15 +44,14 @@ from dphist.ledger.accounts import (
     round_down,
 )
 from dphist.ledger.store import ledger_path
-from dphist.outputs.certificate_text import output_of, parse_certificate, same_json, types_of
 from dphist.outputs.target import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import lock_folder, open_regular, own_workplaces, place, publish, sweep
+from dphist.publishing import lock_folder, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
+    from dphist.certificate.reading import Readback
     from dphist.ledger.accounts import Account, Booking, Composer
-    from dphist.outputs.readback import Readback
     from dphist.releasing.result import Release
 
 
@@ -221,12 +223,14 @@ class Attempt:
         """Book the release durably, or raise an error that states the remaining budget."""
         if self.request.ledger is None:
             return
-        from dphist.releasing.document import guarantee_facts
+        from msgspec import to_builtins
+
+        from dphist.certificate.sentences import guarantee_facts
 
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
         recorded = self.request.to_dict()
-        promised = guarantee_facts(planned, recorded)
+        promised = to_builtins(guarantee_facts(planned, recorded))
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promised}
         if self.earlier is not None:
             _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
@@ -473,7 +477,8 @@ def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
     assert booking.written is not None
     if document is None or document.get("booking") != booking.receipt():
         return False
-    return bool(output_of(document).get("sha256") == booking.written["sha256"])
+    output = output_of(document)
+    return output is not None and bool(output.sha256 == booking.written["sha256"])
 
 
 def _is_whole(found: Readback, booking: Booking) -> bool:
@@ -483,7 +488,7 @@ def _is_whole(found: Readback, booking: Booking) -> bool:
 
 def _read(target: Target) -> Readback | None:
     """The release at the output, if it exists. An unreadable output may be the release, so it is an error."""
-    from dphist.outputs.readback import Absent, match_values, read_certificate, read_release
+    from dphist.certificate.reading import Absent, match_values, read_certificate, read_release
     from dphist.outputs.stores import StoreError, read_table
 
     try:
@@ -491,8 +496,7 @@ def _read(target: Target) -> Readback | None:
             return read_release(target.address)
         document, problems = read_certificate(target.certificate_path)
         output = output_of(document)
-        names = output.get("columns")
-        table = read_table(target, types_of(output, names if isinstance(names, list) else []))
+        table = read_table(target, {} if output is None else output.type_of())
         return None if table is None else match_values(table, document, problems, target.title())
     except Absent:
         return None
@@ -552,7 +556,7 @@ def _finish_table(work: Path, request: Request, booking: Booking, target: Target
     """The kill may have come before or after the transaction was committed."""
     from pyarrow import ArrowException, ipc
 
-    from dphist.outputs.formats import digest_of_values
+    from dphist.certificate.cells import digest_of_values
     from dphist.outputs.stores import StoreError, read_table
     from dphist.outputs.write import place_table
 
@@ -578,26 +582,28 @@ def _finish_table(work: Path, request: Request, booking: Booking, target: Target
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
-    from dphist.releasing.document import findings_from, plan_from, recorded_decimals
+    from dphist.certificate.schema import Certificate, decode
+    from dphist.certificate.verify import examine
     from dphist.releasing.result import Names, Release
-    from dphist.signatures import NO_TRUST, examine
+    from dphist.signatures import NO_TRUST
 
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
+    stated = decode(document)
+    assert isinstance(stated, Certificate)
     # Certified again, because the file may be forged.
-    plan = plan_from(document["plan"])
+    plan = stated.plan.plan()
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
     written = Written(
-        target.title(), target.certificate_title(), str(output_of(document)["sha256"]),
+        target.title(), target.certificate_title(), stated.output.sha256,
         signed_by=examine(document, target.address, target.certificate_path, NO_TRUST).fingerprint,
     )  # fmt: skip
     return Release(
-        tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
-        Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
-        request=document["request"], written=written,
-        findings=findings_from(document) if "findings" in document else None, receipt=document["booking"],
-        created=document["created"], decimals=recorded_decimals(document),
+        tuple(table.column(name).combine_chunks() for name in items), counts, plan, stated.private,
+        Names(items, request.count_name), offset=stated.counts.offset, added=numbers,
+        request=stated.request.to_dict(), written=written, findings=stated.findings or None,
+        receipt=document["booking"], created=stated.created, decimals=stated.counts.decimals,
     )  # fmt: skip

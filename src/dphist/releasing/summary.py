@@ -14,17 +14,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.certificate.aggregates import aggregates_of, sums_with_noise
+from dphist.certificate.numbers import count_decimals, half_width, sum_error
+from dphist.certificate.proof import is_difference
+from dphist.certificate.schema import Findings
+from dphist.certificate.sentences import caveats, conditions
 from dphist.display import count_items, figure, fill, join_words, plain_number
-from dphist.planning.utility import (
-    Verdict,
-    count_decimals,
-    count_noise,
-    half_width,
-    verdict_of,
-)
+from dphist.planning.utility import count_noise
 from dphist.privacy.types import Budget, Plan, PublicNoise
-from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
-from dphist.releasing.document import Findings, caveats, conditions, is_difference
+from dphist.privacy.verdict import Verdict, verdict_of
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (

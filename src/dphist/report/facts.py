@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,25 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.accounting.profile import certified_delta
+from dphist.certificate.numbers import half_width, rounding_step
+from dphist.certificate.proof import is_difference, is_perhaps_reduced
+from dphist.certificate.reading import match_values, read_certificate
+from dphist.certificate.request import MARGIN, count_column, recorded_options
+from dphist.certificate.schema import Findings, decode
+from dphist.certificate.text import certificate_text
+from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
-from dphist.outputs.certificate_text import certificate_text
-from dphist.outputs.readback import match_values, read_certificate
 from dphist.planning.estimate import size_bounds
-from dphist.planning.utility import count_noise, half_width, rounding_step
+from dphist.planning.utility import count_noise
 from dphist.privacy.types import Plan, RoundsNoise
-from dphist.releasing.document import (
-    Findings,
-    findings_from,
-    is_difference,
-    is_perhaps_reduced,
-    plan_from,
-    recorded_decimals,
-)
-from dphist.releasing.request import MARGIN, count_column
 from dphist.releasing.result import Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
-from dphist.releasing.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.signatures import Trust
 
 CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
@@ -157,7 +151,7 @@ def digits_of(spread: float) -> int:
 
 def rows_of(table: Any, plan: Plan, document: Mapping[str, Any]) -> Rows:
     """The rows of a release from its Arrow table."""
-    request, decimals = document["request"], recorded_decimals(document)
+    request, decimals = recorded_options(document), document["counts"]["decimals"]
     name, asked = count_column(request, table), request.get("interval")
     place, in_rounds = table.column_names.index(name), isinstance(plan.noise, RoundsNoise)
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
@@ -437,8 +431,7 @@ class Facts:
     @property
     def request(self) -> Mapping[str, Any]:
         """Empty for a histogram."""
-        request: Mapping[str, Any] = self.document["request"]
-        return request
+        return recorded_options(self.document)
 
     @property
     def delta_certified(self) -> float:
@@ -460,7 +453,8 @@ def gather_facts(
     if isinstance(release, Release) and certificate is None:
         if public_key is not None:
             raise InvalidParameter("public_key needs a written release: pass its path")
-        document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
+        document: dict[str, Any] | None = release.document()
+        rows = release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
     else:
@@ -473,6 +467,7 @@ def gather_facts(
         if document is not None:
             origin = _origin(document, verified.address, certificate, public_key)
     refuse_unverified(verified)
+    assert document is not None
     try:
         return facts_of(document, rows, verified, origin)
     except DphistError:
@@ -490,11 +485,11 @@ def refuse_unverified(verified: Verification) -> None:
 
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
-    plan, request = plan_from(document["plan"]), document["request"]
+    stated = decode(document)
+    plan, request = stated.plan.plan(), stated.request.to_dict()
     kind, rows = counts_kind(plan, request), rows_of(table, plan, document)
-    findings, rounds = None, None
-    if isinstance(plan.noise, RoundsNoise):
-        findings = findings_from(document)
+    findings, rounds = stated.findings or None, None
+    if isinstance(plan.noise, RoundsNoise) and findings is not None:
         rounds = rounds_of(plan.noise, findings, request)
     summary = summarize(
         plan, request, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
@@ -502,7 +497,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         margins=None if rows.margins is None else np.array(rows.margins, dtype=np.float64),
     )  # fmt: skip
     return Facts(
-        document, plan, verified, origin, kind, rows, selection_of(plan, request, recorded_decimals(document)),
+        document, plan, verified, origin, kind, rows, selection_of(plan, request, stated.counts.decimals),
         curve_of(plan), rounds, summary,
     )  # fmt: skip
 

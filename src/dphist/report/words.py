@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
-from dphist.display import count_items, figure, join_words, printable, upper_figure
-from dphist.planning.explain import MECHANISMS
-from dphist.planning.utility import guess_words, half_width
-from dphist.privacy.types import Budget, LaplaceNoise, RoundsNoise
-from dphist.releasing.aggregates import aggregates_of
-from dphist.releasing.document import (
+from dphist.certificate.aggregates import aggregates_of
+from dphist.certificate.numbers import half_width
+from dphist.certificate.sentences import (
     NO_GUARANTEE,
     caveats,
     conditions,
@@ -21,6 +18,10 @@ from dphist.releasing.document import (
     guarantee_facts,
     not_covered,
 )
+from dphist.display import count_items, figure, join_words, printable, upper_figure
+from dphist.planning.explain import MECHANISMS
+from dphist.privacy.types import Budget, LaplaceNoise, RoundsNoise
+from dphist.privacy.verdict import guess_words
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 
@@ -347,7 +348,7 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
-    level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request)["conditions"]
+    level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request).conditions
     uncovered = [
         "Other releases of the same data: what they reveal about a person adds up.",
         *caveats(facts.plan, facts.request, ("groups",)),

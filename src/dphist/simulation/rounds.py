@@ -12,12 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import stats
 
+from dphist.certificate.numbers import count_decimals, rounded
+from dphist.certificate.schema import Findings
 from dphist.errors import InvalidParameter
 from dphist.planning.estimate import choose_limit, estimate
-from dphist.planning.utility import Passed, count_decimals, rounded
+from dphist.planning.utility import Passed
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan, RoundsNoise
-from dphist.releasing.document import Findings
 from dphist.releasing.rounds import (
     Found,
     Measurement,

@@ -12,9 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_session import Cluster, require_pyspark, session_for
-from dphist.counting.task import Choice, Column, Counted, Events, Resources, Task, is_frame
+from dphist.counting.task import (
+    Choice,
+    Counted,
+    Events,
+    Resources,
+    Task,
+    is_frame,
+)
 from dphist.errors import InvalidParameter, positive_count
 from dphist.releasing.result import arrow_numbers, as_numpy, one_chunk
 from dphist.sketch.counters import keep_largest

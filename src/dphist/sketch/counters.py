@@ -22,7 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import checked_path, defer_signals, write_file
+from dphist.files import checked_path
+from dphist.publishing import defer_signals, write_file
 from dphist.releasing.result import (
     arrow_numbers,
     as_numpy,

@@ -195,11 +195,12 @@ class MisraGries:
         with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
         private.
         """
+        from dphist.certificate.numbers import added_columns, count_decimals
+        from dphist.certificate.proof import certify_again, sketch_problem
+        from dphist.certificate.request import sketch_request
         from dphist.outputs.target import Target, target_of
         from dphist.outputs.write import check_target, write_release
-        from dphist.planning.utility import added_columns, count_decimals
-        from dphist.releasing.document import certify_again
-        from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
+        from dphist.releasing.histogram import checked_names, release_sketch
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)

@@ -1,41 +1,39 @@
-"""The text of certificates: JSON in the one form that dphist writes and accepts, with its own digest."""
+"""The text of certificates: JSON in the one form that dphist writes and accepts, with its own digest.
+
+Digest and signature are of the document's canonical JSON (RFC 8785), which any language can compute.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+import rfc8785
 
 from dphist.errors import InvalidParameter
+from dphist.signatures import SIGNATURE, Signer
 
+FORMAT: Final = "dphist-certificate/2"
 SEAL: Final = "self_sha256"
-SIGNATURE: Final = "signature"
 # Certificates take a few KB; that of a Spark folder has another 150 bytes for each of its files.
 LARGEST_CERTIFICATE: Final = 16 << 20
 
 
-class Sign(Protocol):
-    fingerprint: str
-
-    def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
-        """The signature, as it stands in the document."""
-
-
-def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
+def seal(document: dict[str, Any], output: dict[str, Any], sign: Signer | None = None) -> str:
     """The text of a certificate: the document, facts about the output, a signature, and its own digest."""
-    from dphist.privacy.types import FORMAT  # not at the top, because the decoder process imports this module
-
     try:
         # Through JSON and back, so that the digest covers exactly what is read later.
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
+        plain["output"] = output
+        if sign is not None:
+            plain[SIGNATURE] = sign(signed_bytes(plain))
+        plain[SEAL] = self_digest(plain)
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("the certificate's document has a value that JSON cannot represent") from None
-    plain["output"] = output
-    if sign is not None:
-        plain[SIGNATURE] = sign(plain)
-    plain[SEAL] = self_digest(plain)
     return certificate_text(plain)
 
 
@@ -55,11 +53,25 @@ def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any
     }  # fmt: skip
 
 
-def self_digest(document: dict[str, Any]) -> str:
-    """SHA-256 of the document without this digest, as JSON with sorted keys and no spaces."""
-    rest = {key: value for key, value in document.items() if key != SEAL}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def self_digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of the document without this digest; a `ValueError` if it has none."""
+    return sha256(_canonical(document, SEAL)).hexdigest()
+
+
+def signed_bytes(document: Mapping[str, Any]) -> bytes:
+    """What a signature covers: the canonical JSON of the document without the signature and its own digest."""
+    return _canonical(document, SIGNATURE, SEAL)
+
+
+def _canonical(document: Mapping[str, Any], *without: str) -> bytes:
+    return rfc8785.dumps({key: value for key, value in document.items() if key not in without})
+
+
+def _matches_own_digest(document: Mapping[str, Any]) -> bool:
+    try:
+        return bool(document[SEAL] == self_digest(document))
+    except (ValueError, RecursionError):  # such as NaN, which has no canonical form
+        return False
 
 
 def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -81,7 +93,7 @@ def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | N
         return document, [f"{title} is not in the form that dphist writes: it was edited"]
     if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
         return document, [f"{title} is not a dphist certificate of a release"]
-    return document, [] if document[SEAL] == self_digest(document) else [
+    return document, [] if _matches_own_digest(document) else [
         f"{title} does not match its own digest: it was changed or damaged"
     ]
 
@@ -105,17 +117,3 @@ def same_json(first: Any, second: Any) -> bool:
         return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return False
-
-
-def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
-    output = (document or {}).get("output")
-    return output if isinstance(output, dict) else {}
-
-
-def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """The Arrow type of each column, as far as the certificate names it."""
-    columns, types = output.get("columns"), output.get("types")
-    if not isinstance(columns, list) or not isinstance(types, list) or len(columns) != len(types):
-        return {}
-    pairs = zip(columns, types, strict=True)
-    return {c: t for c, t in pairs if isinstance(c, str) and isinstance(t, str) and c in names}

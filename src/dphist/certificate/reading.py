@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -27,20 +26,14 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from dphist.errors import DphistError, InputError
+from dphist.certificate.cells import ESCAPES, PACKED, digest_of_values, read_text, restore_column
+from dphist.certificate.decoder import MOST_COLUMNS, REFUSED, TOO_LARGE, Unreadable
+from dphist.certificate.endings import CERTIFICATE, DATABASES, FOLDER_CERTIFICATE, KINDS, suffix_kind, whole_digest
+from dphist.certificate.schema import Output, output_of
+from dphist.certificate.text import LARGEST_CERTIFICATE, parse_certificate
+from dphist.errors import InputError
+from dphist.files import PathLike, open_regular
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
-from dphist.outputs.certificate_text import (
-    LARGEST_CERTIFICATE,
-    output_of,
-    parse_certificate,
-    same_json,
-    types_of,
-)
-from dphist.outputs.formats import ESCAPES, PACKED, digest_of_values, holds, read_text, restore_column
-from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
-from dphist.outputs.spark_folder import whole_digest
-from dphist.outputs.target import CERTIFICATE, DATABASES, KINDS, suffix_kind
-from dphist.publishing import PathLike, open_regular
 
 # A table may take this much memory, or this many times the size of its file, whichever is more.
 LEAST_BYTES: Final = 1 << 30
@@ -48,18 +41,7 @@ TIMES: Final = 32
 # Packed text is parsed in this process, where it takes a few times its size.
 LEAST_TEXT: Final = 256 << 20
 _BLOCK: Final = 1 << 20
-# Memory for the decoder's libraries and the current batch.
-_OVERHEAD: Final = 1 << 30
 SECONDS = 600.0
-_ROWS: Final = 8192
-MOST_COLUMNS: Final = 2000
-# Types that no release has, and of which a few bytes can stand for many values.
-_FOLDED: Final = (
-    "dictionary", "string_view", "binary_view", "list_view", "large_list_view", "run_end_encoded", "dense_union",
-    "sparse_union",
-)  # fmt: skip
-_REFUSED, _TOO_LARGE, _FAILED = 3, 4, 5
-_WRONG_ROWS: Final = "it does not have as many rows as its certificate lists"
 _NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
 # Takes minutes to digest; a sparse file can have any size.
 _LARGEST_FILE: Final = 256 << 30
@@ -77,17 +59,13 @@ try:
     import pyarrow
 except ImportError:  # before version 18 it needs numpy
     del sys.modules["numpy"]
-from dphist.outputs.readback import decode_for_parent
+from dphist.certificate.decoder import decode_for_parent
 decode_for_parent()
 """
 
 
 class Absent(InputError):
     """There is nothing at the address."""
-
-
-class Unreadable(DphistError):
-    """Why a file cannot be decoded; empty if it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -167,16 +145,16 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
         file.seek(0)
         document, problems = read_certificate(Path(given or path.with_name(path.name + CERTIFICATE)))
         output = output_of(document)
-        written = next((known for known in (*KINDS, *DATABASES) if known == output.get("kind")), None)
+        written = next((known for known in (*KINDS, *DATABASES) if output and known == output.kind), None)
         exported = written in DATABASES
-        matches = not exported and output.get("sha256") == _digest(file)
+        matches = output is not None and not exported and output.sha256 == _digest(file)
         if document is not None and not matches and not exported:
             problems.append(f"{path.name} {_NO_MATCH}")
         # The file may have another format than its name suggests, unless it was exported from a database.
         chosen = kind if written is None or exported else written
         if chosen is None or chosen in DATABASES:
             problems.append(f"{path.name} has neither a known ending nor a certificate that names its format")
-        if chosen is None or problems:
+        if chosen is None or output is None or problems:
             return Readback(None, document, matches, tuple(problems))
         try:
             table = _read_file(file, chosen, output)
@@ -189,16 +167,15 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
 
 def match_values(table: Any, document: dict[str, Any] | None, problems: list[str], title: str) -> Readback:
     """Compare the rows of a database table, or of a file that it was exported to, with its certificate."""
-    output = output_of(document)
-    try:
-        table = _restore_types(table, output)
-        matches = output.get("sha256") == digest_of_values(table, str(output.get("kind")))
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        matches = False
-    if document is None or not matches:
+    output, matches = output_of(document), False
+    with suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
+        if output is not None:
+            table = _restore_types(table, output)
+            matches = output.sha256 == digest_of_values(table, output.kind)
+    if output is None or not matches:
         lost = "" if document is None else f"{title} {_NO_MATCH}, or the export has lost digits or types"
         return Readback(None, document, False, (*problems, *([lost] if lost else [])))
-    shape = _shape_problems(table, output, title, str(output.get("kind")))
+    shape = _shape_problems(table, output, title, output.kind)
     return Readback(table, document, True, (*problems, *shape))
 
 
@@ -206,19 +183,17 @@ def _unreadable(name: str, kind: str, error: Unreadable) -> str:
     return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
 
 
-def _read_file(file: BufferedReader, kind: str, output: dict[str, Any]) -> Any:
+def _read_file(file: BufferedReader, kind: str, output: Output) -> Any:
     """The table of a file that matches its digest. Raises `Unreadable`, with an empty text if it is damaged."""
-    names, rows = output.get("columns"), output.get("rows")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        names = []
-    if len(names) > MOST_COLUMNS:
+    if len(output.columns) > MOST_COLUMNS:
         raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
     try:
         if kind in ("parquet", "arrow"):
-            return _restore_types(_decode_file(file, kind, rows if isinstance(rows, int) else 0), output)
-        escaped = output.get("escape_formulas") is True
+            return _restore_types(_decode_file(file, kind, output.rows), output)
         text = _unpack(file) if kind.endswith(PACKED) else file
-        return read_text(text, kind, types_of(output, names), names, escape_formulas=escaped)
+        return read_text(
+            text, kind, output.type_of(), list(output.columns), escape_formulas=output.escape_formulas
+        )
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
         EOFError, zlib.error,
@@ -239,8 +214,8 @@ def _unpack(file: BufferedReader) -> BinaryIO:
     return text
 
 
-def _restore_types(table: Any, output: dict[str, Any]) -> Any:
-    types, names = types_of(output, table.column_names), table.column_names
+def _restore_types(table: Any, output: Output) -> Any:
+    types, names = output.type_of(), table.column_names
     columns = [restore_column(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)]
     return pa.table(columns, names=names)
 
@@ -256,10 +231,10 @@ def _from_folder(path: Path, certificate: PathLike | None) -> Readback:
         if part.is_file() and not part.is_symlink():
             with open_regular(part) as file:
                 digests[part.name] = _digest(file)
-    matches = same_json(output.get("files"), digests) and output.get("sha256") == whole_digest(digests)
+    matches = output is not None and output.files == digests and output.sha256 == whole_digest(digests)
     if document is not None and not matches:
         problems.append(f"the files in {path.name} do not match the digests in its certificate")
-    if problems:
+    if output is None or problems:
         return Readback(None, document, matches, tuple(problems))
     try:
         table = _read_parts(parts)
@@ -283,36 +258,32 @@ def _read_parts(parts: list[Path]) -> Any:
         raise Unreadable("") from None
 
 
-def _shape_problems(table: Any, output: dict[str, Any], title: str, kind: str) -> tuple[str, ...]:
+def _shape_problems(table: Any, output: Output, title: str, kind: str) -> tuple[str, ...]:
     """Compare the table, in the types that it was written from, with what the certificate says about it."""
-    shape = {"kind": kind, "columns": table.column_names, "rows": table.num_rows}
     # A certificate by Spark does not name types.
-    if kind == "folder":
-        shape["files"] = output.get("files")
-    else:
-        shape["types"] = _types(table, output.get("types"), exact=kind in ("parquet", "arrow"))
-    if kind in ESCAPES and "escape_formulas" in output:
-        shape["escape_formulas"] = True
+    types = None if kind == "folder" else _types(table, output.types or (), exact=kind in ("parquet", "arrow"))
+    files = output.files if kind == "folder" else None
+    escaped = output.escape_formulas and kind in ESCAPES
     # Compared elsewhere: the digest, and the name with the signature.
-    rest = {name: value for name, value in output.items() if name not in ("name", "sha256")}
-    problems = []
-    if not same_json(rest, shape):
-        problems.append(f"{title} does not have the columns, types or rows that its certificate lists")
-    if not isinstance(output.get("name"), str):
-        problems.append("the certificate does not name the release that it belongs to")
-    return tuple(problems)
+    shape = Output(
+        name=output.name, kind=kind, sha256=output.sha256, files=files, columns=tuple(table.column_names),
+        types=types, rows=table.num_rows, escape_formulas=escaped,
+    )  # fmt: skip
+    if output != shape:
+        return (f"{title} does not have the columns, types or rows that its certificate lists",)
+    return ()
 
 
-def _types(table: Any, listed: Any, *, exact: bool) -> list[str]:
+def _types(table: Any, listed: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The types of the columns; those in the certificate where text replaces a type, or a type is nested."""
     types = table.schema.types
-    if not isinstance(listed, list) or len(listed) != len(types) or not all(isinstance(t, str) for t in listed):
-        return [str(kind) for kind in types]
+    if len(listed) != len(types):
+        return tuple(str(kind) for kind in types)
     nested = pa.types.is_nested
-    return [
+    return tuple(
         name if nested(kind) or (not exact and str(kind) == "string") else str(kind)
         for kind, name in zip(types, listed, strict=True)
-    ]
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- the decoder
@@ -358,9 +329,9 @@ def _decode(job: dict[str, Any], limit: int, file: BinaryIO) -> Any:
     code = process.returncode
     if late.is_set():
         raise Unreadable(f"reading it takes longer than {SECONDS:g} seconds")
-    if code == _REFUSED:
+    if code == REFUSED:
         raise Unreadable(refusal.decode())
-    raise Unreadable(_too_large(limit) if code == _TOO_LARGE else "it is damaged")
+    raise Unreadable(_too_large(limit) if code == TOO_LARGE else "it is damaged")
 
 
 def _read_stream(file: Any, limit: int) -> Any:
@@ -377,80 +348,3 @@ def _read_stream(file: Any, limit: int) -> Any:
 
 def _too_large(limit: int) -> str:
     return f"its table takes more than {limit >> 20:,} MiB of memory, which is too much for its size"
-
-
-def _batches(job: dict[str, Any], file: BinaryIO) -> Iterator[Any]:
-    """The batches of the file of a job."""
-    return (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
-
-
-def _stream(batches: Iterator[Any]) -> None:
-    """Write batches one by one; the first one has the schema."""
-    out, first = os.fdopen(1, "wb", closefd=False), next(batches)
-    with pa.ipc.new_stream(out, first.schema) as writer:
-        writer.write_batch(first)
-        for batch in batches:
-            writer.write_batch(batch)
-    out.flush()
-
-
-def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
-    from pyarrow.parquet import ParquetFile
-
-    parquet = ParquetFile(file)
-    _check_types(parquet.schema_arrow)
-    if rows is not None and parquet.metadata.num_rows != rows:
-        raise Unreadable(_WRONG_ROWS)
-    yield pa.RecordBatch.from_pylist([], parquet.schema_arrow)
-    for batch in parquet.iter_batches(_ROWS, use_threads=False):
-        # A damaged file can give a batch whose use would crash the process.
-        batch.validate(full=True)
-        yield batch
-
-
-def _arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
-    seen = 0
-    with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)) as arrow:
-        _check_types(arrow.schema)
-        yield pa.RecordBatch.from_pylist([], arrow.schema)
-        for number in range(arrow.num_record_batches):
-            batch = arrow.get_batch(number)
-            batch.validate(full=True)
-            seen += batch.num_rows
-            if rows is not None and seen > rows:
-                raise Unreadable(_WRONG_ROWS)
-            yield batch
-
-
-def _check_types(schema: Any) -> None:
-    """Refuse types that no release has before anything is decoded."""
-    if len(schema) > MOST_COLUMNS:
-        raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
-    for kind in schema.types:
-        if holds(kind, _FOLDED) or (kind.num_fields and holds(kind, ("null",))):
-            raise Unreadable("it has a column of a type that no release has")
-
-
-def decode_for_parent() -> None:
-    """Stream the table of the job in the command line to standard output, within the limits of the job."""
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    job, code = json.loads(sys.argv[1]), 0
-    # Allocations beyond the limit fail, where the system supports it.
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
-    try:
-        _stream(_batches(job, os.fdopen(0, "rb", closefd=False)))
-    except Unreadable as error:
-        sys.stderr.write(str(error))
-        code = _REFUSED
-    except (MemoryError, pa.ArrowMemoryError):
-        code = _TOO_LARGE
-    except Exception:  # the file is damaged; the error itself could quote a cell
-        code = _FAILED
-    # Skips the destructors of libraries that ran out of memory.
-    sys.stderr.flush()
-    os._exit(code)

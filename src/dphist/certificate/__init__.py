@@ -1,0 +1,1 @@
+"""The certificate of a release: its schema, its canonical text, its sentences, and `verify`."""

@@ -1,0 +1,152 @@
+"""Numbers of a release that follow from its plan: decimals, errors, intervals, columns of counts and sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dphist.certificate.aggregates import Aggregate, Published, sums_with_noise
+from dphist.privacy.types import LaplaceNoise, Noise, Plan, SumNoise
+
+FloatArray = NDArray[np.float64]
+
+
+def half_width(plan: Plan, share: float) -> float:
+    """Half the width of the confidence interval of a count at the level `share`, rounded up to whole steps.
+
+    For noise alone: released counts near the threshold are too high more often than that.
+    """
+    noise, outside = plan.noise, 1.0 - share
+    if isinstance(noise, LaplaceNoise):
+        # Pr[|X| > t] = 2 q^(t+1)/(1+q)
+        step = 1.0 / float(noise.scale)
+        tail = math.log(outside * (1.0 + math.exp(-step)) / 2.0) / -step - 1.0
+        return float(max(0, math.ceil(tail - 1e-9)))
+    width = -float(special.ndtri(outside / 2.0)) * plan.total_noise
+    return width if isinstance(noise, Noise) else math.ceil(width * noise.lattice) / noise.lattice
+
+
+def shared_part(plan: Plan) -> float:
+    """The covariance of any two released counts."""
+    return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
+
+
+def count_decimals(plan: Plan) -> int | None:
+    """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
+
+    Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %. None
+    if counts are whole numbers without rounding.
+    """
+    if isinstance(plan.noise, LaplaceNoise):
+        return None
+    return max(0, math.ceil(-math.log10(plan.total_noise / 2.0)))
+
+
+def rounding_step(decimals: int | None) -> float:
+    return 0.0 if decimals is None else 10.0**-decimals
+
+
+def rounded(
+    values: NDArray[Any],
+    decimals: int | None,
+    *,
+    whole: bool = False,
+    towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint,
+) -> NDArray[Any]:
+    """Numbers with so many decimals, as integers if they are `whole`; None does not round."""
+    if decimals is None:
+        return np.asarray(values)
+    # Zero is added because -0.0 would be printed with its sign.
+    near = towards(values * 10.0**decimals) / 10.0**decimals + 0.0
+    return near.astype(np.int64) if whole else near
+
+
+def added_columns(
+    counts: NDArray[np.float64],
+    plan: Plan,
+    name: str,
+    *,
+    error: bool,
+    interval: float | None,
+    decimals: int | None,
+    whole: bool = False,
+) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
+    """The published counts, and the requested columns with their standard errors and confidence intervals.
+
+    All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
+    """
+    step = rounding_step(decimals)
+    near = partial(rounded, decimals=decimals, whole=whole)
+    published = near(counts)
+    added: dict[str, NDArray[Any]] = {}
+    if error:
+        # Rounding adds an error of its own, at worst uniform over one step.
+        errors = np.full(published.size, math.hypot(plan.total_noise, step / math.sqrt(12.0)))
+        added[f"{name}_standard_error"] = errors if decimals is None else np.round(errors, decimals + 2)
+    if interval is not None:
+        width = half_width(plan, interval) + step / 2.0
+        added[f"{name}_low"] = near(published - width, towards=np.floor)
+        added[f"{name}_high"] = near(published + width, towards=np.ceil)
+    return published, added
+
+
+def sum_error(plan: Plan, noise: SumNoise) -> float:
+    """Standard error of a sum: its own noise, and the noise of the count times the middle of the range."""
+    return math.hypot(noise.sigma, float(noise.middle) * plan.total_noise)
+
+
+def sum_columns(
+    counts: FloatArray, centred: FloatArray, plan: Plan, noise: SumNoise, look: Published
+) -> list[FloatArray]:
+    """A sum with its standard error and interval, from noisy counts and the noisy centred sum."""
+    total = centred + float(noise.middle) * counts
+    error = sum_error(plan, noise)
+    columns = [total, *([np.full(total.size, error)] if look.error else [])]
+    if look.interval is not None:
+        width = -float(special.ndtri((1.0 - look.interval) / 2.0)) * error
+        columns += [total - width, total + width]
+    return columns
+
+
+def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
+    """The errors of sums, means and vectors, and the covariances of sums, as the certificate states them."""
+    # On average, a released count whose true value is at the threshold is too high by E[Z | Z > 0] of its noise.
+    bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
+    all_facts = []
+    for aggregate, noise in sums_with_noise(plan, aggregates):
+        if aggregate.vector:
+            if aggregate.column == aggregate.columns[0]:
+                all_facts.append(
+                    {
+                        "name": aggregate.vector,
+                        "kind": aggregate.kind,
+                        "columns": list(aggregate.columns),
+                        "norm": float(aggregate.high),
+                        "standard_error": noise.sigma,
+                    }
+                )
+            continue
+        middle = float(noise.middle)
+        facts: dict[str, Any] = {
+            "name": aggregate.name,
+            "kind": aggregate.kind,
+            "column": aggregate.column,
+            "low": float(aggregate.low),
+            "high": float(aggregate.high),
+            "own_standard_error": noise.sigma,
+        }
+        if aggregate.kind == "sum":
+            facts |= {
+                "standard_error": sum_error(plan, noise),
+                "covariance_with_count": middle * plan.total_noise**2,
+                "covariance_between_items": middle**2 * shared_part(plan),
+                "bias_at_threshold": middle * bias,
+            }
+        all_facts.append(facts)
+    return all_facts

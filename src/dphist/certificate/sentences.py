@@ -1,0 +1,184 @@
+"""The guarantee of a release and its caveats: the codes that a certificate has, and the sentences for readers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dphist.certificate.aggregates import aggregates_of
+from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
+from dphist.certificate.request import is_query
+from dphist.certificate.schema import Guarantee
+from dphist.display import upper_figure
+from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
+
+# Conditions of a guarantee that only the publisher can ensure.
+_CONDITIONS: Final = {
+    "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
+    "item-types": "the types of the items do not depend on the data of any one user",
+    "max-nonzero": "no possible dataset has more than {nonzero} items",
+    "one-update-per-user": (
+        "every user came in one update of one sketch, the update and the items of a user depend on that user "
+        "alone, and without that user all others would have come in the same order and the sketches would have "
+        "been merged in the same order"
+    ),
+    # Libraries that infer types change values: 007 becomes 7, and a large number becomes a float.
+    "frame-values": "the values that the frame holds for one user do not depend on the rows of other users",
+    "fixed-types": "the types of the input's columns were fixed before the data was seen",
+    "query": "the rows that the query returns for one user depend on that user alone",
+}
+# What readers of the numbers easily overlook.
+_CAVEATS: Final = {
+    "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
+    "groups": "Groups: a household, or one person with two accounts, is more than one user.",
+    "user-limit": (
+        "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
+        "number of users. Standard errors and intervals cover the noise only."
+    ),
+    "rounds": (
+        "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
+        "what was left out and differences in taste, as far as they could be measured; of users with more than "
+        "{cap} items a random {cap} count."
+    ),
+    "max-nonzero": (
+        "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
+        "have been released."
+    ),
+    "differences": "Counts are differences from the next largest count, which is not released.",
+    "perhaps-reduced": (
+        "Counts may be lower than the numbers of users: unless the publisher guarantees that no possible dataset "
+        "has more than {nonzero} items, the next largest count was subtracted from all. It is not released."
+    ),
+    "reduced": (
+        "If the data had more than {nonzero} items, counts are lower than the numbers of users: the count of rank "
+        "{rank} was subtracted from all. It is not released."
+    ),
+    "sketch": (
+        "Counts are of a sketch with {size} counters: apart from noise, each may be below the number of users by "
+        "up to the number of (user, item) pairs divided by {pairs}."
+    ),
+    "sketch-with-offset": (
+        "Counts are of a sketch with {size} counters: apart from noise, each may be above the number of users by "
+        "up to the number of (user, item) pairs divided by {pairs}, and by no more than the offset."
+    ),
+    "selection": "Counts that barely passed the threshold are too high on average.",
+    "clamped-sums": (
+        "Sums and means are over the counted users, not over events: each user's own sum for the item is clamped "
+        "({bounds}). Values that are missing or not numbers add nothing."
+    ),
+    "selected-sums": (
+        "A sum shares the error of its count: the middle of its range is added once for each noisy user. Sums of "
+        "items that barely passed the threshold are therefore too high, or too low, on average."
+    ),
+    "shared-noise": "All counts share one draw of noise: their sum is less precise than it looks.",
+}
+NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
+
+
+def guarantee_facts(plan: Plan, request: Mapping[str, Any]) -> Guarantee:
+    """The guarantee of a release."""
+    return Guarantee(
+        epsilon=plan.budget.epsilon,
+        delta=plan.budget.delta,
+        unit="user",
+        neighbours="add-or-remove",
+        conditions=_conditions(plan, request),
+    )
+
+
+def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
+    """`guarantee_facts` as a sentence."""
+    budget = plan.budget
+    factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
+    conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
+    return (
+        f"This release is (epsilon = {budget.epsilon!r}, delta = {budget.delta!r})-differentially private at the "
+        "user level: adding or removing all data of any one user changes the probability of any outcome by at "
+        f"most a factor of e^{budget.epsilon!r}{factor}, plus {budget.delta!r}"
+        f"{f', provided that {conditions}' if conditions else ''}."
+    )
+
+
+def _conditions(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
+    conditions = {
+        "counts-per-user": not request,
+        "item-types": not request,
+        "max-nonzero": _relies_on_promise(plan, request),
+        "one-update-per-user": "sketch" in request,
+        "frame-values": request.get("types") == "text",
+        "fixed-types": request.get("types") == "fixed",
+        "query": "query" in request or is_query(request.get("input")),
+    }
+    return tuple(condition for condition, holds in conditions.items() if holds)
+
+
+def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
+    return (
+        "max-nonzero" in request
+        and not top_k_keeps(plan)
+        and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
+    )
+
+
+def caveats_of(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
+    public = isinstance(plan.noise, PublicNoise)
+    caveats = {
+        "other-releases": True,
+        "groups": True,
+        # A top-k step needs no limit on users, and none is applied.
+        "user-limit": "max-items-per-user" in request
+        and ("top" not in request or plan.contract.max_nonzero is None),
+        "rounds": isinstance(plan.noise, RoundsNoise),
+        "max-nonzero": _relies_on_promise(plan, request),
+        "differences": is_difference(plan, request),
+        "perhaps-reduced": is_perhaps_reduced(plan, request),
+        "reduced": "max-nonzero" in request and top_k_keeps(plan),
+        "sketch-with-offset" if plan.releases_offset else "sketch": "sketch" in request,
+        "selection": not public,
+        "clamped-sums": bool(plan.sums),
+        "selected-sums": any(noise.columns == 1 for noise in plan.sums) and not public,
+        "shared-noise": plan.sigma_shared > 0.0,
+    }
+    return tuple(caveat for caveat, holds in caveats.items() if holds)
+
+
+def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
+    """All caveats of a release, as sentences."""
+    return _sentences(_CAVEATS, caveats_of(plan, request), plan, request)
+
+
+def caveats(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Those of the wanted caveats that hold, as sentences, in the order wanted."""
+    codes = [code for code in wanted if code in caveats_of(plan, request)]
+    return _sentences(_CAVEATS, codes, plan, request)
+
+
+def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Those of the wanted conditions that the guarantee has, as sentences, in the order wanted."""
+    codes = [code for code in wanted if code in _conditions(plan, request)]
+    return [f"The guarantee assumes that {text}." for text in _sentences(_CONDITIONS, codes, plan, request)]
+
+
+def _sentences(
+    texts: Mapping[str, str], codes: Sequence[str], plan: Plan, request: Mapping[str, Any]
+) -> list[str]:
+    size, contract = request.get("sketch-size", 0), plan.contract
+    cap = request.get("max-items-per-user", contract.items)
+    ranges = dict.fromkeys(
+        f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
+        if aggregate.vector
+        else f"{aggregate.name}: {aggregate.column} from {float(aggregate.low):g} to {float(aggregate.high):g}"
+        for aggregate in (aggregates_of(request) if plan.sums else ())
+    )
+    values = {
+        "items": contract.items,
+        "cap": cap,
+        "noun": "item" if cap == 1 else "items",
+        "nonzero": f"{contract.nonzero:.0f}",
+        "rank": f"{contract.nonzero + 1:.0f}",
+        "size": size,
+        "pairs": size + 1,
+        "bounds": "; ".join(ranges),
+    }
+    return [texts[code].format(**values) for code in codes]
