@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dphist.planning.optimum import Calibration, Exact, tune_gamma
-from dphist.privacy.certificate import certify_family
+from dphist.privacy.continuous import certify_family
 from dphist.privacy.numerics import hockey_stick_normal, log_probability_none_passes
 from dphist.privacy.types import Budget, Contract
 

@@ -24,7 +24,7 @@ from dphist.planning.optimum import NO_SUMS, lattice_and_variances, on_lattice
 from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import release_probability
-from dphist.privacy.certificate import certify_family, certify_noise
+from dphist.privacy.continuous import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise

@@ -16,7 +16,7 @@ from dphist.certificate.proof import certificate_of, certify_again
 from dphist.errors import DphistError, InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.compare import delta_at
 from dphist.planning.rounds import LEAST_DELTA, plan_rounds
-from dphist.privacy.certificate import certify_noise
+from dphist.privacy.continuous import certify_noise
 from dphist.privacy.rounds import (
     certify_rounds,
     delta_of_gaussian_cost,

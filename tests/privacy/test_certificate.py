@@ -17,9 +17,8 @@ from test_exact import as_oracle, epsilons, noises
 
 import oracles
 import oracles_family as family_oracle
-from dphist.privacy import balls, exact
-from dphist.privacy import certificate as certificate_module
-from dphist.privacy.certificate import BallFamily, certify_family
+from dphist.privacy import balls, continuous
+from dphist.privacy.continuous import BallFamily, certify_family
 from dphist.privacy.exact import CaseDelta, delta_family
 from dphist.privacy.numerics import Blocks
 from dphist.privacy.types import Contract, NeighbourCase, Noise
@@ -58,9 +57,9 @@ def test_chords_bound_the_offset_bound_and_converge(
         family_oracle.offset_bound(j=j, r=r, s=s, a=a, epsilon=epsilon, direction=d, **as_oracle(noise))
         for d in ("add", "remove")
     )
-    case = exact.Case(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth))
+    case = continuous.Case(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth))
     with balls.precision(160):
-        coarse, fine = exact.offset_bound_upper(case, 40), exact.offset_bound_upper(case, 400)
+        coarse, fine = continuous.offset_bound_upper(case, 40), continuous.offset_bound_upper(case, 400)
     assert coarse >= fine >= float(truth)
     assert fine <= float(truth) * (1.0 + 2e-3)
 
@@ -100,9 +99,9 @@ def test_certificate_holds_if_the_doubles_are_wrong(
         one, last = np.array([1], dtype=np.int64), np.array([contract.items - 1], dtype=np.int64)
         return Blocks(one, last, np.array([0.0]))
 
-    monkeypatch.setattr(certificate_module, "delta_family", careless)
-    monkeypatch.setattr(certificate_module, "mixed_blocks", one_block)
-    monkeypatch.setattr(certificate_module, "sum_bound", lambda *_, **__: np.array([0.0]))
+    monkeypatch.setattr(continuous, "delta_family", careless)
+    monkeypatch.setattr(continuous, "mixed_blocks", one_block)
+    monkeypatch.setattr(continuous, "sum_bound", lambda *_, **__: np.array([0.0]))
     fooled = certify_family(noise, contract, epsilon=epsilon)
     assert fooled.delta >= honest.delta_lower
     assert fooled.delta >= honest.delta * (1.0 - 1e-5)
@@ -129,11 +128,11 @@ def test_an_accepted_plan_has_every_block_checked(monkeypatch: pytest.MonkeyPatc
 def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets: list[float] = []
 
-    def hopeless(case: exact.Case, goal: float) -> float:
+    def hopeless(case: continuous.Case, goal: float) -> float:
         offsets.append(case.offset)
         return 2.0 * goal
 
-    monkeypatch.setattr(certificate_module, "_enough_chords", hopeless)
+    monkeypatch.setattr(continuous, "_enough_chords", hopeless)
     family = BallFamily(Noise(18.0, 8.7, 40.0), Contract(20, 20), epsilon=0.01, scale=0.1)
     assert family.offset_block(3, 3, 0.1) == 0.2
     assert len(offsets) == 2

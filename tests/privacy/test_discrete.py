@@ -17,7 +17,8 @@ from dphist.planning.compare import delta_at, epsilon_at
 from dphist.planning.planner import plan
 from dphist.privacy import balls
 from dphist.privacy.balls import shift_divergence, tail
-from dphist.privacy.certificate import certify_family, certify_lattice
+from dphist.privacy.certificate import certify_lattice
+from dphist.privacy.continuous import certify_family
 from dphist.privacy.lattice import (
     DiscreteFamily,
     discrete_gaussian_tail,

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from test_oracles import NOISE, simulated_divergence
 
 import oracles_family as family_oracle
-from dphist.privacy import exact as exact_module
+from dphist.privacy import continuous as continuous_module
+from dphist.privacy.continuous import delta_of_all_cases, delta_of_case
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
-    delta_of_all_cases,
-    delta_of_case,
     gaussian_case,
     largest_squared_sensitivity,
     mixed_blocks,
@@ -107,7 +106,7 @@ def test_exact_delta_that_would_take_too_long_is_a_lower_bound(monkeypatch: pyte
     truth, _ = delta_of_all_cases(noise, contract, epsilon=1.0)
     for limit in ("_MOST_PAIRS", "_MOST_CASES"):
         with monkeypatch.context() as patched:
-            patched.setattr(exact_module, limit, 0)
+            patched.setattr(continuous_module, limit, 0)
             lower, complete = delta_of_all_cases(noise, contract, epsilon=1.0)
         assert not complete
         assert 0.9 * truth < lower <= truth * (1.0 + 1e-9)

@@ -16,7 +16,7 @@ import pytest
 from scipy.special import ndtr
 
 import dphist
-from dphist.privacy.certificate import certify_noise
+from dphist.privacy.continuous import certify_noise
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from oracles_sums import (
     Array,

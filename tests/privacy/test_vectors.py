@@ -15,7 +15,7 @@ from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
 from dphist.privacy.balls import shift_divergence
-from dphist.privacy.certificate import certify_noise
+from dphist.privacy.continuous import certify_noise
 from dphist.privacy.lattice import cover_vector
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from oracles import delta_gaussian

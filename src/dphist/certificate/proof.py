@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.privacy.certificate import certify_noise
+from dphist.privacy.certificate import certify_drawn
 from dphist.privacy.types import (
     AnyNoise,
     Budget,
@@ -77,7 +77,7 @@ def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
 
 @lru_cache(maxsize=256)
 def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Certificate:
-    return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+    return certify_drawn(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:

@@ -27,8 +27,8 @@ from dphist.planning.optimum import (
     tune_gamma,
 )
 from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
-from dphist.privacy.certificate import certify_noise
-from dphist.privacy.exact import delta_family, delta_of_all_cases
+from dphist.privacy.continuous import certify_noise, delta_of_all_cases
+from dphist.privacy.exact import delta_family
 from dphist.privacy.numerics import golden_minimum, least_passing, log_excess, round_up
 from dphist.privacy.paper import (
     delta_discrete_csh,

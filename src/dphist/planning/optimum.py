@@ -18,7 +18,8 @@ from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, positive_count
 from dphist.privacy import balls, exact, paper
-from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
+from dphist.privacy.certificate import lattice_family
+from dphist.privacy.continuous import CERTIFICATE_GAP, certify_noise
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
 from dphist.privacy.numerics import (
     golden_minimum,

@@ -28,7 +28,7 @@ from dphist.planning.optimum import (
     share_budget,
     tune_gamma,
 )
-from dphist.privacy.certificate import certify_family, certify_noise
+from dphist.privacy.continuous import certify_family, certify_noise
 from dphist.privacy.lattice import squared_sensitivity_top_k
 from dphist.privacy.numerics import round_up
 from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
