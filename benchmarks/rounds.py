@@ -13,7 +13,7 @@ Every number is of `dphist.release` itself with all of its spending, at delta 1e
 `--data` is a folder of Parquet files with the columns user and item. Made here are the common job of
 benchmarks/peers.py, the demo's search log, its orders, the posts of examples/words, users per month and per day,
 5,000 users with one item each, users with a geometric number of items of mean 2, and 3,000 users of whom one in
-twenty has some 1,900 items.
+twenty has some 1,900 items, or one in fifty some 9,000.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ def _synthetic(folder: Path) -> Iterator[tuple[str, Path]]:
             rng.zipf(1.3, sizes.sum()) % 1_000_000,
         ),
     )
-    sizes = np.where(np.arange(3_000) % 20 == 0, 4_000, rng.integers(5, 60, 3_000))
     popular = (np.arange(50_000) + 3.0) ** -1.05
-    items = rng.choice(50_000, sizes.sum(), p=popular / popular.sum())
-    yield "very active", _write(folder / "active.parquet", np.repeat(np.arange(3_000), sizes), items)
+    for name, one_in, draws in (("very active", 20, 4_000), ("hardly visible", 50, 30_000)):
+        sizes = np.where(np.arange(3_000) % one_in == 0, draws, rng.integers(5, 60, 3_000))
+        items = rng.choice(50_000, sizes.sum(), p=popular / popular.sum())
+        yield name, _write(folder / f"{name}.parquet", np.repeat(np.arange(3_000), sizes), items)
 
 
 def _write(path: Path, user: Any, item: Any) -> Path:

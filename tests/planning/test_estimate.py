@@ -255,6 +255,26 @@ def test_users_with_more_items_than_count_are_made_up_for(most: int) -> None:
         assert np.median(estimate(untold).count[large] / truth[large]) < {32: 0.6, 64: 0.75, 128: 0.9}[most]
 
 
+def test_margins_include_users_with_more_items_than_count_who_may_be_hidden_by_noise() -> None:
+    """Numbers that may be noise leave counts as they are; clear ones make up for what is left out."""
+    bounds = size_bounds(64)
+
+    def found(deviations: float) -> Estimates:
+        sizes = np.zeros(len(bounds))
+        sizes[2:7], sizes[-2] = 400.0, deviations * 30.0
+        seen = evidence(
+            [-1] * 200, measured=np.linspace(30.0, 85.0, 200), sigma=3.0, limit=8, sizes=sizes, bounds=bounds,
+            most_items=64,
+        )  # fmt: skip
+        return estimate(seen)
+
+    none, perhaps, clear = found(0.0), found(2.2), found(6.0)
+    assert np.allclose(perhaps.count, none.count, rtol=0.02)
+    assert (perhaps.margin(0.95) > 1.1 * none.margin(0.95)).all()
+    assert (clear.count > 1.1 * none.count).all()
+    assert np.array_equal(found(1.0).margin(0.95), none.margin(0.95))
+
+
 def test_rough_counts_of_users_with_very_many_items_are_said_to_be_rough() -> None:
     assert estimate(measurement_of(128, told=True, seed=1)[0]).reason is None
     reason = estimate(measurement_of(16, told=True, seed=1)[0]).reason

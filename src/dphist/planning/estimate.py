@@ -40,12 +40,13 @@ _STEP_ALONE, _TASTE_ALONE = 0.3, 0.5
 _BASE, _BASE_BLIND, _OF_TASTE = 0.15, 0.25, 2.0
 # Users with more items than count are in buckets by all of their items: at most so many times as many as count, or
 # more. Their mean numbers of items, in these units, if the density of sizes falls with their square (and faster
-# beyond the last); the relative errors of these; and the noise above which there are such users. Of n items of a
-# user the found ones are guessed: as if these were n / _SPREAD draws of a found item; with a relative error.
+# beyond the last); the relative errors of these. Above so many standard deviations of noise, margins include that
+# there may be such users; from the second to the third number, more and more of them count. Of n items of a user
+# the found ones are guessed: as if these were n / _SPREAD draws of a found item; with a relative error.
 _TIMES: Final = (2, 4, 8)
 _MEAN_TIMES: Final = np.array([1.39, 2.77, 5.55, 12.0])
 _TIMES_ERROR: Final = np.array([0.2, 0.2, 0.2, 0.5])
-_MANY_USERS: Final = 3.0
+_MAYBE, _LIKELY, _SURE = 1.5, 2.5, 3.0
 _SPREAD, _GUESS = 1.5, 0.25
 # More items than anybody has.
 _ANY: Final = 1 << 40
@@ -126,7 +127,10 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Many:
-    """Users who have more items than count: how many times as many, with relative errors, and found ones."""
+    """Users who have more items than count: how many times as many, with relative errors, and found ones.
+
+    Where there may be none, `users` are few, but `deviation` is that of the noise.
+    """
 
     users: FloatArray
     deviation: float
@@ -141,11 +145,12 @@ class _Many:
 
 
 def _many(noisy: FloatArray, deviation: float, most: int, items: int) -> _Many:
-    """The users of the last buckets, where they are clear of the noise."""
-    places = np.flatnonzero(noisy > _MANY_USERS * deviation)
-    times = _MEAN_TIMES[places]
+    """The users of the last buckets, where there may be some."""
+    places = np.flatnonzero(noisy > _MAYBE * deviation)
+    users, times = noisy[places], _MEAN_TIMES[places]
+    chance = np.clip((users / deviation - _LIKELY) / (_SURE - _LIKELY), 0.01, 1.0)
     found = items * -np.expm1(-most * times / (_SPREAD * items))
-    return _Many(noisy[places], deviation, times, _TIMES_ERROR[places], np.minimum(found, most * times))
+    return _Many(chance * users, deviation, times, _TIMES_ERROR[places], np.minimum(found, most * times))
 
 
 class _Total(NamedTuple):
@@ -376,7 +381,11 @@ def _sizes(e: Evidence, measured: FloatArray) -> _Sizes:
     chance = np.exp((misfit.min() - misfit) / 2.0)
     chance /= chance.sum()
     part = float(chance @ parts)
-    return alone.add(many, part, math.sqrt(float(chance @ (parts - part) ** 2)) / part)
+    error = math.sqrt(float(chance @ (parts - part) ** 2)) / part
+    theirs = float(many.weights(np.array([part]), e.limit)[0])
+    unsure = math.hypot(error, many.deviation * math.sqrt(many.users.size) / float(many.users.sum()))
+    rest = _Total(e.limit, value - theirs, math.hypot(noise, unsure * theirs))
+    return _smooth(noisy, e.sizes_deviation, bounds, items, rest).add(many, part, error)
 
 
 def _unmeasured(e: Evidence) -> tuple[Column, Column, str | None]:
