@@ -24,7 +24,6 @@ from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
-from dphist.planning.estimate import size_bounds
 from dphist.planning.utility import count_noise
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.result import Release
@@ -384,7 +383,7 @@ def rounds_of(noise: RoundsNoise, findings: Findings, request: Mapping[str, Any]
     ]
     return Rounds(
         tuple(steps),
-        size_bounds(noise.most_items, noise.listed),
+        findings.bounds,
         noise.most_items,
         tuple(round(users / noise.lattice) for users in findings.sizes),
         noise.sigma_sizes,
