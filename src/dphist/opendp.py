@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.errors import InvalidParameter, MissingExtra, install_command
+from dphist.errors import InvalidParameter, MissingExtra, install_command, one_of
 from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
@@ -30,9 +30,7 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
             "plans in rounds, for a public list of items or with sums work only with dphist.release"
         )
     nonzero_rule(plan, promised=promise_max_nonzero)
-    if measure not in ("approximate-dp", "approximate-zcdp"):
-        raise InvalidParameter(f"measure must be approximate-dp or approximate-zcdp, not {measure!r}")
-    if measure == "approximate-dp":
+    if one_of("measure", measure, get_args(Measure)) == "approximate-dp":
         output_measure, loss = dp.approximate(dp.max_divergence()), (plan.budget.epsilon, plan.budget.delta)
     else:
         cost = zcdp_of_plan(plan)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter
 from dphist.ledger import Ledger
-from dphist.ledger.accounts import AUTO, Account, Remaining, composer_for
+from dphist.ledger.accounts import AUTO, Account, Remaining
 from dphist.ledger.store import ledger_path
 from dphist.releasing.run import release
 
@@ -111,12 +111,7 @@ class Session:
     @property
     def remaining(self) -> Remaining:
         """The remaining budget, in releases like the last one."""
-        account = self.account
-        total = account.total
-        if not account.bookings:
-            return Remaining(0, total.epsilon, total.delta, "")
-        composer = composer_for(account.accounting, total, account.share)
-        return account.remaining(composer, account.spends[-1], "the last one")
+        return self.account.remaining()
 
     def _title(self) -> str:
         total = self.account.total

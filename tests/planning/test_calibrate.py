@@ -263,7 +263,7 @@ def test_a_target_just_above_the_infinite_event_is_answered() -> None:
         ({"points": 1}, "at least 2 points"),
         ({"points": 2.5}, "points must be a whole number"),
         ({"largest_noise": math.nan}, "largest_noise must be a finite number"),
-        ({"analysis": "bogus-add-the-deltas"}, "analysis must be one of"),
+        ({"analysis": "bogus-add-the-deltas"}, "analysis must be 'exact' or 'gshm"),
         ({"gamma": "root"}, "gamma must be 'sqrt' or a number"),
     ],
 )

@@ -187,9 +187,8 @@ def compare(
         for e in epsilon:
             for k in bounds:
                 given = {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options}
-                title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
                 found = compare_sums(**given, sums=sums, weights=weights)
-                tables.append(({**given, "ways": found.to_dict()}, f"{title}\n\n{found}"))
+                tables.append(({**given, "ways": found.to_dict()}, str(found)))
         show(
             {"comparisons": [data for data, _ in tables]}, "\n\n".join(text for _, text in tables) + "\n", as_json
         )

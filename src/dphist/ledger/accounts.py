@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from dphist.display import html_grid, text_grid
+from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.privacy.types import Budget
 
@@ -28,7 +28,6 @@ MOST_COUNTED: Final = 1000
 _HALVINGS: Final = 10
 # The first estimate of the largest epsilon is nearly always right, and planning takes up to a second.
 _TRIES: Final = 3
-_COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
 
 
 def canonical(data: Any) -> str:
@@ -337,13 +336,15 @@ def _two_digits(number: float) -> str:
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Grid):
     """A dataset: the total for all its releases, and what is booked.
 
     The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for gdp and zcdp, see
     `limits_of`.
     """
 
+    texts: ClassVar[int] = 2
+    columns: ClassVar[tuple[str, ...]] = ("entry", "booked", "epsilon", "delta", "written to")
     name: str
     total: Budget
     accounting: str
@@ -354,6 +355,11 @@ class Account:
     @property
     def spends(self) -> list[Spend]:
         return [booking.spend for booking in self.bookings]
+
+    @property
+    def composer(self) -> Composer:
+        """How the spends add up. With auto nothing is booked yet, so that all of `BY_FIRST` would do."""
+        return composer_for("sum" if self.accounting == AUTO else self.accounting, self.total, self.share)
 
     @property
     def title(self) -> str:
@@ -368,12 +374,6 @@ class Account:
             )
             for booking in self.bookings
         ]  # fmt: skip
-
-    def __str__(self) -> str:
-        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=2)}"
-
-    def _repr_html_(self) -> str:
-        return html_grid(self.title, _COLUMNS, self.cells())
 
     def booking_of(self, id: str) -> Booking | None:
         return next((booking for booking in self.bookings if booking.id == id), None)
@@ -407,7 +407,7 @@ class Account:
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
                 f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}; "
-                f"remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
+                f"remaining: {self.remaining(composer, spend, spend_at)}"
             )
 
     def left(self, composer: Composer) -> dict[str, float]:
@@ -420,26 +420,22 @@ class Account:
         return {"delta_spent": max(0.0, self.delta_with([], composer)), **limits}
 
     def remaining(
-        self, composer: Composer, spend: Spend, like: str = "this one", spend_at: SpendAt | None = None
+        self, composer: Composer | None = None, spend: Spend | None = None, spend_at: SpendAt | None = None
     ) -> Remaining:
-        """What remains, in releases like one with this spend; `spend_at` makes the largest epsilon exact."""
+        """What remains, in releases like one with this spend, or like the last booking.
+
+        `spend_at` makes the largest epsilon exact.
+        """
+        like, composer = "this one", composer or self.composer
+        if spend is None:
+            if not self.bookings:
+                return Remaining(0, self.total.epsilon, self.total.delta, "")
+            like, spend = "the last one", self.spends[-1]
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
         needed = composer.cost(spend)[1] if isinstance(composer, FilterComposer) else spend.delta
         delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
         return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
-
-    def remaining_in_words(
-        self,
-        composer: Composer,
-        spend: Spend | None = None,
-        like: str = "the last one",
-        spend_at: SpendAt | None = None,
-    ) -> str:
-        """What remains, in words: in releases like this one, or like the last booking."""
-        if not self.bookings and spend is None:
-            return repr(Remaining(0, self.total.epsilon, self.total.delta, ""))
-        return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends fit, counted up to `MOST_COUNTED`.

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
-from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.display import Grid, Listing
 from dphist.errors import (
     LARGEST_EPSILON,
     InvalidParameter,
     NotPrivate,
     finite_number,
+    one_of,
     positive_count,
     positive_number,
 )
@@ -88,12 +89,13 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Grid):
     """All mechanisms and analyses for one budget and one contract."""
 
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
+    texts: ClassVar[int] = 2
     # The last column is tau relative to that of the exact GSHM.
     columns: ClassVar[tuple[str, ...]] = (
         "mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM",
@@ -116,12 +118,8 @@ class Comparison:
             **({"curves": [curve.to_dict() for curve in frontiers(self)]} if curves else {}),
         }
 
-    def __str__(self) -> str:
-        grid = text_grid(self.columns, (row.cells() for row in self.rows), left=2)
-        return f"{self.title}\n\n{grid}"
-
-    def _repr_html_(self) -> str:
-        return html_grid(self.title, self.columns, (row.cells() for row in self.rows))
+    def cells(self) -> list[tuple[str, ...]]:
+        return [row.cells() for row in self.rows]
 
 
 def compare(
@@ -233,8 +231,7 @@ def tau_for_noise(
 
 
 def _checked_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
-    if analysis not in ANALYSES:
-        raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
+    one_of("analysis", analysis, ANALYSES)
     if analysis.startswith("gshm") and sigma_shared > 0.0:
         raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
     if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
@@ -288,12 +285,13 @@ class SumsRow:
 
 
 @dataclass(frozen=True)
-class SumsComparison:
+class SumsComparison(Grid):
     """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them.
 
     The standard error of a vector is that of each of its columns.
     """
 
+    title: str
     rows: tuple[SumsRow, ...]
     names: tuple[str, ...]
 
@@ -312,12 +310,6 @@ class SumsComparison:
             )
             for row in self.rows
         ]  # fmt: skip
-
-    def __str__(self) -> str:
-        return text_grid(self.columns, self.cells())
-
-    def _repr_html_(self) -> str:
-        return html_grid("Sums beside counts", self.columns, self.cells())
 
 
 def compare_sums(
@@ -360,14 +352,21 @@ def compare_sums(
     rows.append(SumsRow("split", counts.total_noise, counts.threshold, alone))
     kinds = ["sum" if one.columns == 1 else "vector" for one in bounds]
     names = [f"the {kinds[0]}"] if len(kinds) == 1 else [f"{kind} {k}" for k, kind in enumerate(kinds, start=1)]
-    return SumsComparison(tuple(rows), tuple(names))
+    given = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "max_nonzero": max_nonzero,
+        "max_items_per_user": max_items_per_user,
+    }
+    title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
+    return SumsComparison(title, tuple(rows), tuple(names))
 
 
 _SURELY_BROKEN: Final = 1.0 - 1e-12
 
 
 @dataclass(frozen=True)
-class Certification:
+class Certification(Listing):
     """Upper bounds of delta of given noise, by analysis; that of `exact` is the certificate's.
 
     `delta_lower` is a lower bound, and `delta_exact` the value itself if it was asked for and could be computed.
@@ -407,11 +406,9 @@ class Certification:
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(f"delta at epsilon = {self.certificate.epsilon:g}", self.rows())
+    @property
+    def title(self) -> str:
+        return f"delta at epsilon = {self.certificate.epsilon:g}"
 
 
 def certify(

@@ -19,7 +19,7 @@ from flint import arb
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, positive_count
 from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
-from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
+from dphist.privacy.lattice import bits_for, infinite_event_discrete
 from dphist.privacy.numerics import (
     golden_minimum,
     least_passing,
@@ -612,9 +612,6 @@ def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start:
     variance, shared = float(noise.variance), float(noise.variance_shared)
 
     def excess(limit: int) -> float:
-        if shared == 0:
-            tail = discrete_gaussian_tail(np.array([limit + 1]), variance=variance)
-            return log_excess(float(-np.expm1(contract.items * np.log1p(-tail))[0]), budget.delta)
         event = infinite_event_discrete(
             count=contract.items, variance=variance, variance_shared=shared, limit=limit, smallest=budget.delta
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from dphist.display import html_table, text_table
+from dphist.display import Listing
 from dphist.errors import (
     LARGEST_COUNT,
     LARGEST_EPSILON,
@@ -617,7 +617,7 @@ class NeighbourCase:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Listing):
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
     `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
@@ -626,6 +626,7 @@ class Certificate:
     there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
 
+    title: ClassVar[str] = "Certificate"
     epsilon: float
     delta: float
     analysis: str
@@ -645,12 +646,6 @@ class Certificate:
             ("worst neighbours", str(self.binding_case)),
         ]
 
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table("Certificate", self.rows())
-
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
@@ -659,13 +654,14 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Listing):
     """Everything about a release that affects privacy, fixed before any data is read.
 
     Counts below `lower_threshold`, which does not depend on the data, are removed before noise is added. The noise
     is for counts that start at 1, so `lower_threshold` - 1 is subtracted first and added back afterwards.
     """
 
+    title: ClassVar[str] = "Plan"
     budget: Budget
     contract: Contract
     noise: AnyNoise
@@ -784,9 +780,3 @@ class Plan:
             ("total noise", f"{self.total_noise:.6g}"),
             ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]
-
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table("Plan", self.rows())
