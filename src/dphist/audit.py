@@ -146,13 +146,6 @@ def finest_bit(values: FloatArray) -> FloatArray:
 
 def worst_cases(contract: Contract) -> list[Case]:
     """Worst-case neighbours under a contract: only new counts, only changed ones, both, bits of small counts."""
-    items = min(contract.items, MOST_ITEMS)
-    bits = Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)
-    return [*_count_cases(contract), bits]
-
-
-def _count_cases(contract: Contract) -> list[Case]:
-    """The cases of a user who adds one to some counts."""
 
     def case(name: str, *, shared: int, changed: int, new: int) -> Case:
         counts = (LARGE + 1,) * changed + (LARGE,) * (shared - changed) + (1,) * new
@@ -173,7 +166,7 @@ def _count_cases(contract: Contract) -> list[Case]:
         changed = min(items - new, shared)
         name = f"{new} new counts, {changed} of {shared} shared counts changed"
         cases.append(case(name, shared=shared, changed=changed, new=new))
-    return cases
+    return [*cases, Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)]
 
 
 # Many independent sessions of one mechanism on one small histogram.

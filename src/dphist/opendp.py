@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Literal, get_args
 
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.errors import InvalidParameter, MissingExtra, install_command, one_of
+from dphist.errors import InvalidParameter, one_of, package
 from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
@@ -63,12 +62,8 @@ def input_metric() -> Any:
 
 
 def _opendp() -> Any:
-    try:
-        dp = import_module("opendp.prelude")
-    except ImportError:
-        raise MissingExtra(f"OpenDP is not installed: {install_command('opendp')}") from None
-    features = import_module("opendp.mod").GLOBAL_FEATURES
-    missing = {"contrib", "honest-but-curious"} - set(features)
+    dp = package("opendp.prelude", "opendp")
+    missing = {"contrib", "honest-but-curious"} - set(package("opendp.mod").GLOBAL_FEATURES)
     if missing:
         raise InvalidParameter(
             "OpenDP must allow user-defined measurements: call dp.enable_features("

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any
 
 from dphist.accounting.profile import INTERVAL, Profile, profile_of_plan
-from dphist.errors import MissingExtra, install_command, positive_number
+from dphist.errors import package, positive_number
 from dphist.privacy.types import Plan
 
 
@@ -28,12 +27,8 @@ def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTER
     """
     interval = positive_number("value_discretization_interval", value_discretization_interval)
     profile = plan if isinstance(plan, Profile) else profile_of_plan(plan)
-    try:
-        pmf, pld = (
-            import_module(f"dp_accounting.pld.{name}") for name in ("pld_pmf", "privacy_loss_distribution")
-        )
-    except ImportError:
-        raise MissingExtra(f"this needs dp_accounting: {install_command('accounting')}") from None
+    names = ("pld_pmf", "privacy_loss_distribution")
+    pmf, pld = (package(f"dp_accounting.pld.{name}", "accounting") for name in names)
     after = {end for e in profile.epsilons for end in (math.floor(e / interval), math.ceil(e / interval))}
     steps = sorted({*after, *(-step for step in after)})
     deltas = [profile.delta(step * interval) for step in steps]

@@ -60,12 +60,9 @@ class Spend:
             if not isinstance(value, dict) and (value is not None or name == "document"):
                 raise InvalidParameter(f"{name} must be a dictionary, not {type(value).__name__}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def through_json(self) -> Spend:
         """Through JSON and back, so that exactly what is read later is composed."""
-        return Spend(**json.loads(canonical(self.to_dict())))
+        return Spend(**json.loads(canonical(asdict(self))))
 
 
 class Composer(Protocol):

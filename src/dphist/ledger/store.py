@@ -502,7 +502,7 @@ class _Page:
 
     def book(self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: Any) -> Booking:
         account = self.accounts.find(dataset)
-        body = spend.to_dict()
+        body = asdict(spend)
         if account.accounting == AUTO:
             share = {"share": composer.share} if isinstance(composer, FilterComposer) else {}
             body["accounting"] = {"name": composer.accounting, **share}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dphist.display import figure, printable, upper_figure
-from dphist.errors import InvalidParameter, MissingExtra, install_command
+from dphist.errors import InvalidParameter, package
 from dphist.planning.compare import Comparison, frontiers
 from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
@@ -149,11 +149,7 @@ class Chart:
 
 def require_plotting() -> Any:
     """vl-convert, which turns Vega-Lite into SVG."""
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingExtra(f"charts need vl-convert: {install_command('plot')}") from None
-    return vl_convert
+    return package("vl_convert", "plot")
 
 
 @dataclass(frozen=True)

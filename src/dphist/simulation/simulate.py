@@ -16,7 +16,7 @@ from dphist.planning.rounds import RoundsGoal
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
-from dphist.simulation.predict import Totals, totals_of
+from dphist.simulation.predict import totals_of
 from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
 Goal = Literal["counts", "keys", "mass"]
@@ -88,10 +88,14 @@ class Prediction:
 _OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "cap": "max_items_per_user", "top": "top"}
 
 
-def make_prediction(
-    kind: Kind, value: int | str, plan: Plan, totals: Totals, population: Population
-) -> Prediction:
+def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
     """From sums to means, which are None if less than a thousandth of an item is expected."""
+    chosen: dict[str, Any] = {_OPTIONS[kind]: value}
+    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
+    if kind == "goal":
+        totals = totals_in_rounds(plan, population)
+    else:
+        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
     return Prediction(
@@ -106,16 +110,6 @@ def make_prediction(
         bias=totals.error / released if some else None,
         distance=(totals.missed + totals.distance) / pairs,
     )
-
-
-def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
-    chosen: dict[str, Any] = {_OPTIONS[kind]: value}
-    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
-    if kind == "goal":
-        totals = totals_in_rounds(plan, population)
-    else:
-        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
-    return make_prediction(kind, value, plan, totals, population)
 
 
 def default_caps(largest: int) -> tuple[int, ...]:
