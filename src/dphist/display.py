@@ -25,7 +25,8 @@ class Grid:
     texts: ClassVar[int] = 1
 
     def __str__(self: Any) -> str:
-        return f"{self.title}\n\n{text_grid(self.columns, self.cells(), left=self.texts)}"
+        cells = self.cells()
+        return f"{self.title}\n\n{text_grid(self.columns, cells, left=self.texts)}" if cells else str(self.title)
 
     def _repr_html_(self: Any) -> str:
         return html_grid(self.title, self.columns, self.cells())

@@ -14,7 +14,6 @@ from numbers import Rational
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
-from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, positive_count
 from dphist.privacy import balls, exact, paper
@@ -552,7 +551,9 @@ def lattice_and_variances(
     with balls.precision(bits_for(budget.delta)):
 
         def delta(variance: float) -> float:
-            return balls.upper(_noise_alone(at(variance), budget, contract))
+            """Upper bound over all neighbours without new counts."""
+            family = lattice_family(at(variance), contract, epsilon=budget.epsilon, scale=budget.delta)
+            return balls.upper(family.gaussian_worst(0))
 
         variance = least_passing(lambda v: log_excess(delta(v), budget.delta), start, relative=1e-8)
         # Rounding both variances of a family may have changed their ratio.
@@ -600,11 +601,6 @@ def dyadic_up(value: float, digits: int = 34) -> Fraction:
     if exponent <= 0:
         return Fraction(math.ceil(value))
     return Fraction(math.ceil(value * 2**exponent), 2**exponent)
-
-
-def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
-    """Upper bound of delta over all neighbours without new counts."""
-    return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
 
 
 def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:

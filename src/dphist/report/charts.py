@@ -433,7 +433,7 @@ def simulation_chart(simulation: Simulation) -> Chart:
         panel("distance", "distance of the counts"),
     ]
     data = printable(simulation.title)
-    title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.reason}"
+    title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.recommendation()}"
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 

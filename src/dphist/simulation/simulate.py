@@ -161,11 +161,6 @@ class Simulation:
         """Whether no candidate is expected to release an item, so that none is recommended."""
         return max(candidate.items for candidate in self.candidates) < _HARDLY_ANY
 
-    @property
-    def reason(self) -> str:
-        """The recommendation, with its options as keyword arguments."""
-        return self.recommendation()
-
     def recommendation(self, *, flags: bool = False) -> str:
         """The recommendation, with its options as keyword arguments or as flags."""
         best = self.best
@@ -237,10 +232,12 @@ class Simulation:
         return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"
 
     def __str__(self) -> str:
-        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.reason])
+        return "\n".join(
+            [NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.recommendation()]
+        )
 
     def _repr_html_(self) -> str:
-        return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
+        return html_grid(f"{self.title}. {self.recommendation()}", self.columns, self.cells(), warning=NOTICE)
 
 
 def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
