@@ -359,7 +359,5 @@ def _show_simulation(result: Simulation) -> None:
     from dphist.simulation.population import NOTICE
 
     write_out(f"{fill(NOTICE)}\n\n{fill(result.title)}\n\n")
-    cells = result.cells()
-    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
-    print_table(result.columns, cells, bold=best)
+    print_table(result.columns, result.cells())
     write_out(f"\n{fill(privacy_sentence(result.budget))}\n\n{fill(result.recommendation(flags=True))}\n")

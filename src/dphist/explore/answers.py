@@ -156,7 +156,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
 
 
 def _shares(population: Population, counted: FloatArray, covered: float) -> dict[str, float]:
-    """What happens to all (user, item) pairs, by the counted users of each item and the number of covered pairs."""
+    """What happens to all (user, item) pairs, by the counted users of each item and the covered pairs."""
     pairs = float(population.counts @ population.number)
     released, cut = covered / pairs, max(0.0, 1.0 - float(counted @ population.number) / pairs)
     return {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
@@ -65,18 +65,8 @@ class Spend:
         return Spend(**json.loads(canonical(asdict(self))))
 
 
-class Composer(Protocol):
-    """How the spends of a dataset add up."""
-
-    @property
-    def accounting(self) -> str:
-        """One of `ACCOUNTINGS`."""
-
-    def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """*Guarantee*: these releases together are (epsilon, result)-differentially private.
-
-        The result never decreases with another spend.
-        """
+# A composer says how spends add up. *Guarantee*: releases are (epsilon, `total_delta`)-private together, and it
+# never decreases with another spend.
 
 
 class SumComposer:
@@ -235,6 +225,9 @@ class FilterComposer:
             lambda epsilon: self.loss.delta_of(wanted, epsilon) >= spend.delta, self.total.epsilon, 40
         )
         return min(gaussian, spend.epsilon * math.sqrt(growth))
+
+
+Composer = SumComposer | FilterComposer
 
 
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
@@ -409,12 +402,11 @@ class Account(Grid):
 
     def left(self, composer: Composer) -> dict[str, float]:
         """What is spent or left, in the terms of the accounting."""
-        if composer.accounting == "sum":
+        if isinstance(composer, SumComposer):
             epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
             delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
             return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
-        limits = composer.left(self.spends) if isinstance(composer, FilterComposer) else {}
-        return {"delta_spent": max(0.0, self.delta_with([], composer)), **limits}
+        return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
 
     def remaining(
         self, composer: Composer | None = None, spend: Spend | None = None, spend_at: SpendAt | None = None

@@ -103,8 +103,36 @@ def gamma_from(sigma: float, sigma_shared: float) -> float:
     return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
 
 
+class _Family:
+    """What all kinds of noise have in common, except where one overrides it."""
+
+    kind: ClassVar[str] = "discrete"
+
+    @property
+    def threshold(self: Any) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + float(self.tau)
+
+    @property
+    def total_noise(self: Any) -> float:
+        """Standard deviation of a released count."""
+        return float(self.sigma)
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """The keys of `dphist plan --json`."""
+        return {
+            "noise": self.kind,
+            "sigma": self.sigma,
+            "sigma_shared": self.sigma_shared,
+            "gamma": None if math.isinf(self.gamma) else self.gamma,
+            "total_noise": self.total_noise,
+            "tau": self.tau,
+            "threshold": self.threshold,
+        }
+
+
 @dataclass(frozen=True)
-class Noise:
+class Noise(_Family):
     """Idealised normal noise: `sigma` for each count, `sigma_shared` for all counts alike, threshold 1 + `tau`.
 
     `extra` is the squared move of all sums when one count changes, in units of the count's own squared move.
@@ -146,19 +174,15 @@ class Noise:
     def mechanism(self) -> str:
         return "csh" if self.sigma_shared > 0.0 else "gshm"
 
-    def to_dict(self) -> dict[str, Any]:
-        return family_dict(self)
-
 
 @dataclass(frozen=True)
-class LatticeNoise:
+class LatticeNoise(_Family):
     """Discrete noise, drawn exactly: whole steps of 1/lattice, rational variances, a limit (tau) in steps.
 
     A variance parameter V means Pr[x] proportional to exp(-x^2/(2V)) for x steps. `offset` is for top-k; the
     offset's noise has the variance of the shared noise. Each of the `sums` has its own step.
     """
 
-    kind: ClassVar[str] = "discrete"
     lattice: int
     variance: Fraction
     variance_shared: Fraction
@@ -214,10 +238,6 @@ class LatticeNoise:
         return math.hypot(self.sigma, shared, shared if self.offset == "independent" else 0.0)
 
     @property
-    def threshold(self) -> float:
-        return 1.0 + self.tau
-
-    @property
     def mechanism(self) -> str:
         if self.offset != "none":
             return "top-k"
@@ -238,7 +258,7 @@ class LatticeNoise:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **family_dict(self),
+            **super().to_dict(),
             "lattice": self.lattice,
             "variance_steps": str(self.variance),
             "variance_shared_steps": str(self.variance_shared),
@@ -276,10 +296,9 @@ class PublicNoise(LatticeNoise):
 
 
 @dataclass(frozen=True)
-class LaplaceNoise:
+class LaplaceNoise(_Family):
     """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
 
-    kind: ClassVar[str] = "discrete"
     mechanism: ClassVar[str] = "laplace"
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
@@ -303,16 +322,8 @@ class LaplaceNoise:
     def tau(self) -> float:
         return float(self.limit)
 
-    @property
-    def threshold(self) -> float:
-        return 1.0 + self.limit
-
-    @property
-    def total_noise(self) -> float:
-        return self.sigma
-
     def to_dict(self) -> dict[str, Any]:
-        return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
+        return {**super().to_dict(), "scale": str(self.scale), "limit_steps": self.limit}
 
 
 # Rounds: items are discovered in several rounds with pooled evidence, and measured in a last one.
@@ -330,7 +341,7 @@ _LARGEST_WHOLE: Final = 1 << 53
 
 
 @dataclass(frozen=True)
-class RoundsNoise:
+class RoundsNoise(_Family):
     """Discrete noise of rounds of discovery, of the sizes and of the measurement, in whole steps of 1/lattice.
 
     A draw with k parts of the budget has the variance parameter variance/k. A user has at most `most_items` items.
@@ -343,7 +354,6 @@ class RoundsNoise:
     has no rounds. With `shared` (own variance over shared variance) its measurement may share a draw.
     """
 
-    kind: ClassVar[str] = "discrete"
     mechanism: ClassVar[str] = "rounds"
     sigma_shared: ClassVar[float] = 0.0
     lattice: int
@@ -440,10 +450,6 @@ class RoundsNoise:
         return float(self.shared) if self.shared else math.inf
 
     @property
-    def total_noise(self) -> float:
-        return self.sigma
-
-    @property
     def threshold(self) -> float:
         """The limit of the last round, in users; there is none for a public list."""
         return self.limits[-1] / self.lattice if self.limits else -math.inf
@@ -503,10 +509,10 @@ class RoundsNoise:
             ("noise of each size", f"{self.sigma_sizes:.6g}"),
         ]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         alone = None if self.alone is None else {"mechanism": self.alone.mechanism, **self.alone.to_dict()}
         return {
-            **family_dict(self),
+            **super().to_dict(),
             "tau": None if self.listed else self.tau,
             "threshold": None if self.listed else self.threshold,
             "lattice": self.lattice,
@@ -521,19 +527,6 @@ class RoundsNoise:
             **({"shared": self.shared} if self.shared else {}),
             **({"sums": [noise.to_dict() for noise in self.sums]} if self.sums else {}),
         }
-
-
-def family_dict(noise: Noise | LatticeNoise | LaplaceNoise | RoundsNoise) -> dict[str, Any]:
-    """The keys of `dphist plan --json` that all kinds of noise share."""
-    return {
-        "noise": noise.kind,
-        "sigma": noise.sigma,
-        "sigma_shared": noise.sigma_shared,
-        "gamma": None if math.isinf(noise.gamma) else noise.gamma,
-        "total_noise": noise.total_noise,
-        "tau": noise.tau,
-        "threshold": noise.threshold,
-    }
 
 
 @dataclass(frozen=True)
