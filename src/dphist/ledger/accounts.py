@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar, Final
 
 from dphist.display import Grid
@@ -84,10 +85,13 @@ class SumComposer:
         return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def delta_of_rho(rho: float, epsilon: float) -> float:
-    from dphist.privacy.paper import delta_zcdp
+def _formulas(module: str) -> Any:
+    """A module of formulas, imported when it is first used because that takes time."""
+    return import_module(f"dphist.privacy.{module}")
 
-    return delta_zcdp(rho=rho, epsilon=epsilon)
+
+def _delta_of_rho(rho: float, epsilon: float) -> float:
+    return float(_formulas("paper").delta_zcdp(rho=rho, epsilon=epsilon))
 
 
 def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float:
@@ -101,25 +105,7 @@ def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float
 
 def largest_rho(epsilon: float, delta: float) -> float:
     """*Guarantee*: the delta of the result at this epsilon is at most `delta`."""
-    return _largest(lambda rho: delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
-
-
-def _delta_of_mu(squared: Fraction, epsilon: float) -> float:
-    from dphist.privacy.gaussian import delta_of_squared_move
-
-    return delta_of_squared_move(squared, epsilon=epsilon)
-
-
-def _largest_mu(epsilon: float, delta: float) -> float:
-    from dphist.privacy.gaussian import largest_squared_move
-
-    return largest_squared_move(epsilon, delta)
-
-
-def _mu_of_budget(epsilon: float) -> Fraction:
-    from dphist.privacy.gaussian import squared_move_of_pure
-
-    return squared_move_of_pure(Fraction(epsilon))
+    return _largest(lambda rho: _delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
 
 
 @dataclass(frozen=True)
@@ -138,9 +124,14 @@ class Loss:
 
 
 LOSSES: Final = {
-    "gdp": Loss("gdp", "mu_squared", _delta_of_mu, _largest_mu, _mu_of_budget),
+    "gdp": Loss(
+        "gdp", "mu_squared",
+        lambda squared, epsilon: _formulas("gaussian").delta_of_squared_move(squared, epsilon=epsilon),
+        lambda epsilon, delta: _formulas("gaussian").largest_squared_move(epsilon, delta),
+        lambda epsilon: _formulas("gaussian").squared_move_of_pure(Fraction(epsilon)),
+    ),
     "zcdp": Loss(
-        "zcdp", "rho", lambda rho, epsilon: delta_of_rho(float(rho), epsilon), largest_rho,
+        "zcdp", "rho", lambda rho, epsilon: _delta_of_rho(float(rho), epsilon), largest_rho,
         lambda epsilon: Fraction(epsilon) ** 2 / 2,
     ),
 }  # fmt: skip

@@ -537,7 +537,7 @@ def _error(selection: Selection) -> Chart:
     # The few counts that are released with less than 1 % would dominate the chart.
     shown = [point for point in selection.points if point[1] >= 0.01]
     near = min(shown, key=lambda point: abs(point[0] - selection.even))
-    digits = max(0, 1 - math.floor(math.log10(shown[-1][3])))
+    digits = digits_of(shown[-1][3])
     first, last = (
         f"by {bias:,.{digits}f} on average if the {selection.axis} is {count:,} (standard deviation "
         f"{deviation:,.{digits}f})"

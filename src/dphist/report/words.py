@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
+from dphist import __version__
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import guess_words, half_width
@@ -372,8 +373,6 @@ _NO_CERTIFICATE: Final = (
 
 
 def _verified(facts: Facts) -> list[str]:
-    from dphist import __version__
-
     verified, written = facts.verified, facts.origin.certificate is not None
     signed = {
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
