@@ -298,7 +298,7 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     return {
         "columns": ["method", "threshold", "noise (standard deviation)", "threshold compared with Gaussian noise"],
         "rows": [
-            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio)]
+            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio_to_gshm)]
             for row in rows
         ],
         "thresholds": [row.threshold for row in rows],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -58,34 +58,20 @@ class ComparisonRow:
     gamma: float | None
     total_noise: float
     tau: float
-    ratio: float
+    ratio_to_gshm: float
 
     @property
     def threshold(self) -> float:
         return 1.0 + self.tau
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "mechanism": self.mechanism,
-            "analysis": self.analysis,
-            "gamma": None if self.gamma is None or math.isinf(self.gamma) else self.gamma,
-            "total_noise": self.total_noise,
-            "tau": self.tau,
-            "threshold": self.threshold,
-            "ratio_to_gshm": self.ratio,
-        }
+        return {**vars(self), "threshold": self.threshold}
 
     def cells(self) -> tuple[str, ...]:
-        gamma = "-" if self.gamma is None or math.isinf(self.gamma) else f"{self.gamma:.6g}"
-        return (
-            self.mechanism,
-            self.analysis,
-            gamma,
-            f"{self.total_noise:.3f}",
-            f"{self.tau:.3f}",
-            f"{self.threshold:.3f}",
-            f"{self.ratio:.3f}" if self.ratio < 1e6 else "-",
-        )
+        numbers = (f"{number:.3f}" for number in (self.total_noise, self.tau, self.threshold))
+        gamma = "-" if self.gamma is None else f"{self.gamma:.6g}"
+        ratio = f"{self.ratio_to_gshm:.3f}" if self.ratio_to_gshm < 1e6 else "-"
+        return (self.mechanism, self.analysis, gamma, *numbers, ratio)
 
 
 @dataclass(frozen=True)
@@ -115,7 +101,7 @@ class Comparison(Grid):
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
             "rows": [row.to_dict() for row in self.rows],
-            **({"curves": [curve.to_dict() for curve in frontiers(self)]} if curves else {}),
+            **({"curves": [asdict(curve) for curve in frontiers(self)]} if curves else {}),
         }
 
     def cells(self) -> list[tuple[str, ...]]:
@@ -149,9 +135,12 @@ def compare(
             ("csh", name, discrete_theorem(budget, contract, tight)) for name, tight in DISCRETE_ROWS.items()
         ]
     rows = [
-        ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
+        ComparisonRow(
+            name, analysis, noise.gamma if noise.sigma_shared else None, noise.total_noise, noise.tau,
+            noise.tau / gshm.tau,
+        )
         for name, analysis, noise in plans
-    ]
+    ]  # fmt: skip
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     noise = math.sqrt(2.0) * scale
@@ -184,16 +173,11 @@ def discrete_theorem(budget: Budget, contract: Contract, tight: bool) -> Noise:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The least tau by total noise under one analysis; below `least_noise` there is none."""
+    """Points of total noise and the least tau under one analysis; below `least_noise` there is none."""
 
     analysis: str
     least_noise: float
     points: tuple[tuple[float, float], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The points are pairs of total noise and tau."""
-        points = [list(point) for point in self.points]
-        return {"analysis": self.analysis, "least_noise": self.least_noise, "points": points}
 
 
 @lru_cache(maxsize=32)

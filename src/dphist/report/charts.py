@@ -328,7 +328,7 @@ def describe_comparisons(comparisons: Sequence[Comparison]) -> str:
         best = min(comparison.rows, key=lambda row: row.tau)
         sentences.append(
             f"For {comparison.title} the lowest threshold is {best.threshold:.1f} "
-            f"({best.mechanism}, {best.analysis}), {best.ratio:.3f} times the exact GSHM's."
+            f"({best.mechanism}, {best.analysis}), {best.ratio_to_gshm:.3f} times the exact GSHM's."
         )
     return " ".join(sentences)
 
