@@ -104,7 +104,11 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         findings=None if ahead is None else ahead.findings, margins=None if ahead is None else ahead.margins,
     )  # fmt: skip
     headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])
-    example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
+    where = "the uploaded counts" if data.get("csv") else "this example"
+    some = f"all {population.items:,} items"
+    if round(released) < population.items:
+        some = f"about {released:,.0f} of {population.items:,} items"
+    example = f"In {where}, {some} are released."
     pairs_words = _pairs_words(shares)
     return {
         "headline": headline,
@@ -195,11 +199,6 @@ def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
     which = f"Items with {about}{least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
     only = "" if top is None else f", but only the {top:,} most common"
     return f"{which} are mostly released{only}{margin}."
-
-
-def _example(where: str, items: int, released: float) -> str:
-    some = f"about {released:,.0f} of {items:,} items" if round(released) < items else f"all {items:,} items"
-    return f"In {where}, {some} are released."
 
 
 def _pairs_words(shares: Mapping[str, float]) -> str:

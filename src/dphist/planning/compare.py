@@ -442,10 +442,8 @@ def certify(
 def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
     if delta is None:
         raise InvalidParameter("give --tau, or --delta for the least tau")
-    tau = tau_for_noise(
-        epsilon=epsilon, delta=delta, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-        max_nonzero=contract.max_nonzero, max_items_per_user=contract.max_items_per_user,
-    )  # fmt: skip
+    exact, budget = ANALYSES_BY_NAME["exact"], Budget(epsilon, delta)
+    tau = least_tau(exact, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
     if math.isinf(tau):
         raise NotPrivate(f"no tau is enough: the noise is too small for epsilon = {epsilon:g}, delta = {delta:g}")
     # It was found in doubles.

@@ -249,7 +249,11 @@ def trial(
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, cap=limit).released
     whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
-    counts = _draw_limited(population, limit, whole, seed)[: counted.items]
+    # Independent of the noise, which has the same seed.
+    generator, each = np.random.default_rng([seed, 1]), population.number.astype(np.int64)
+    trials, chance = lost_users(population.counts, *population.under(limit))
+    lost = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
+    counts = (whole - lost)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
@@ -286,13 +290,3 @@ def trial_facts(
         ],
         **facts,
     }  # fmt: skip
-
-
-def _draw_limited(population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
-    """Counts under the limit."""
-    mean, variance = population.under(cap)
-    each = population.number.astype(np.int64)
-    # Independent of the noise, which has the same seed.
-    generator = np.random.default_rng([seed, 1])
-    trials, chance = lost_users(population.counts, mean, variance)
-    return whole - generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
