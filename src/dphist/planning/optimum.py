@@ -30,7 +30,6 @@ from dphist.privacy.numerics import (
 from dphist.privacy.types import (
     FINEST_REACH,
     LEAST_VARIANCE,
-    MOST_COLUMNS,
     Budget,
     Certificate,
     Contract,
@@ -39,6 +38,7 @@ from dphist.privacy.types import (
     Objective,
     OffsetRule,
     SumNoise,
+    check_range,
     gamma_from,
 )
 
@@ -355,14 +355,9 @@ def check_bounds(low: object, high: object, columns: object = 1) -> Bounds:
         finite_number(name, value)
         # A float stands for the decimal number that it prints as.
         bounds.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
-    if not bounds[0] < bounds[1]:
-        raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
-    size = positive_count("columns", columns)
-    if size > MOST_COLUMNS:
-        raise InvalidParameter(f"a vector has at most {MOST_COLUMNS} columns, not {size}")
-    if size > 1 and bounds[0] != -bounds[1]:
-        raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low!r} and {high!r}")
-    return Bounds(bounds[0], bounds[1], size)
+    found = Bounds(bounds[0], bounds[1], positive_count("columns", columns))
+    check_range(*found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -375,11 +370,6 @@ class SumShares:
     @property
     def extra(self) -> float:
         return sum(self.extras, 0.0)
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The share of each sum in the whole squared sensitivity."""
-        return tuple(extra / (1.0 + self.extra) for extra in self.extras)
 
     def lattice_of_one_offset(self, least: int) -> int:
         """A power of two, on whose lattice (1 + extra)/2 is nearly a whole number of steps."""

@@ -27,6 +27,16 @@ MOST_COLUMNS: Final = 256
 ROUNDED_SHARE: Final = Fraction(1, 1 << 24)
 
 
+def check_range(low: Fraction, high: Fraction, columns: int) -> None:
+    """Check the bounds of a sum, or of a vector with several columns."""
+    if not low < high:
+        raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low} and {high}")
+    if not 1 <= columns <= MOST_COLUMNS:
+        raise InvalidParameter(f"a vector has at most {MOST_COLUMNS} columns, not {columns}")
+    if columns > 1 and low != -high:
+        raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low} and {high}")
+
+
 @dataclass(frozen=True)
 class SumNoise:
     """A sum of one value per user, clamped to `low`..`high` and counted in whole steps from the middle.
@@ -45,16 +55,11 @@ class SumNoise:
     columns: int = 1
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise InvalidParameter(f"a sum needs LOW < HIGH, not {self.low} and {self.high}")
+        check_range(self.low, self.high, self.columns)
         if self.reach < 1 or self.variance <= 0:
             raise InvalidParameter(
                 f"a sum needs reach >= 1 and variance > 0, not {self.reach} and {self.variance}"
             )
-        if not 1 <= self.columns <= MOST_COLUMNS:
-            raise InvalidParameter(f"a vector needs 1 to {MOST_COLUMNS} columns, not {self.columns}")
-        if self.columns > 1 and self.low != -self.high:
-            raise InvalidParameter(f"a vector is around 0, not from {self.low} to {self.high}")
         if self.columns > 1 and (self.reach > FINEST_REACH or self.variance * ROUNDED_SHARE < 1):
             raise InvalidParameter(
                 f"a vector needs a reach of at most {FINEST_REACH} steps and a variance of at least "

@@ -84,6 +84,23 @@ class Prediction:
             **{name: getattr(self, name) for name in _NUMBERS},
         }
 
+    def cells(self, *, star: bool) -> tuple[str, ...]:
+        # Errors of items that are hardly ever released are meaningless.
+        none = self.mean_error is None or self.items < _SHOWN
+        noise, threshold = self.plan.total_noise, self.plan.threshold
+        plan = ("-", "-") if self.kind == "goal" else (f"{noise:,.1f}", f"{threshold:,.1f}")
+        return (
+            f"{self.kind} {self.value}" + (" *" if star else ""),
+            *plan,
+            f"{self.items:,.1f}",
+            f"{self.items_deviation:,.1f}",
+            f"{self.missing:.1%}",
+            "-" if none else f"{self.mean_error:,.2f}",
+            "-" if none or self.relative_error is None else f"{self.relative_error:.2%}",
+            "-" if none or self.bias is None else f"{self.bias:+,.2f}",
+            f"{self.distance:.4f}",
+        )
+
 
 _OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "cap": "max_items_per_user", "top": "top"}
 
@@ -205,7 +222,7 @@ class Simulation:
 
     def cells(self) -> list[tuple[str, ...]]:
         best = None if self.hopeless else self.best
-        return [_cells(candidate, star=candidate is best) for candidate in self.candidates]
+        return [candidate.cells(star=candidate is best) for candidate in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `dphist simulate --json`."""
@@ -238,24 +255,6 @@ class Simulation:
 
     def _repr_html_(self) -> str:
         return html_grid(f"{self.title}. {self.recommendation()}", self.columns, self.cells(), warning=NOTICE)
-
-
-def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
-    # Errors of items that are hardly ever released are meaningless.
-    none = candidate.mean_error is None or candidate.items < _SHOWN
-    noise, threshold = candidate.plan.total_noise, candidate.plan.threshold
-    plan = ("-", "-") if candidate.kind == "goal" else (f"{noise:,.1f}", f"{threshold:,.1f}")
-    return (
-        f"{candidate.kind} {candidate.value}" + (" *" if star else ""),
-        *plan,
-        f"{candidate.items:,.1f}",
-        f"{candidate.items_deviation:,.1f}",
-        f"{candidate.missing:.1%}",
-        "-" if none else f"{candidate.mean_error:,.2f}",
-        "-" if none or candidate.relative_error is None else f"{candidate.relative_error:.2%}",
-        "-" if none or candidate.bias is None else f"{candidate.bias:+,.2f}",
-        f"{candidate.distance:.4f}",
-    )
 
 
 def simulate(
