@@ -32,7 +32,7 @@ def check_range(low: Fraction, high: Fraction, columns: int) -> None:
     if not low < high:
         raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low} and {high}")
     if not 1 <= columns <= MOST_COLUMNS:
-        raise InvalidParameter(f"a vector has at most {MOST_COLUMNS} columns, not {columns}")
+        raise InvalidParameter(f"a vector has 1 to {MOST_COLUMNS} columns, not {columns}")
     if columns > 1 and low != -high:
         raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low} and {high}")
 
