@@ -11,11 +11,7 @@ from fractions import Fraction
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls
 from dphist.privacy.balls import rational
-from dphist.privacy.exact import (
-    delta_family,
-    mixed_blocks,
-    worst_changed,
-)
+from dphist.privacy.exact import delta_family, mixed_blocks, worst_changed
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.rounds import certify_rounds
 from dphist.privacy.types import (
