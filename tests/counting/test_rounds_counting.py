@@ -475,7 +475,7 @@ def test_weights_have_at_most_the_length_of_a_user() -> None:
     for first in range(1, 257):
         assert first * wanted.first_weight(first) ** 2 <= 4096**2
         for n in range(1, first + 1):
-            later = wanted.later_weight(n, first)
+            later = min(wanted.first_weight(n), wanted.most_weight(first))
             assert n * later**2 <= 4096**2
             assert first * later**2 <= 64 * 4096**2
             assert later <= 4096

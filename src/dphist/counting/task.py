@@ -35,6 +35,11 @@ def is_frame(source: Any) -> bool:
     return not isinstance(source, (str, os.PathLike, tuple, list))
 
 
+def origins(value: object) -> set[str]:
+    """The packages that define a value's classes: an `isinstance` would have to import them."""
+    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
+
+
 @dataclass(frozen=True)
 class Column:
     """An input column or expression (`source`) and its name in the output."""
@@ -253,10 +258,6 @@ class RoundsTask:
         """The steps that a user with so many items in the first round adds to each."""
         return isqrt(self.lattice**2 // items)
 
-    def later_weight(self, items: int, first: int) -> int:
-        """The steps in a later round for a user with so many items, and `first` items in the first round."""
-        return min(self.first_weight(items), self.most_weight(first))
-
     def most_weight(self, first: int) -> int:
         """The most steps in a later round for a user with `first` items in the first round."""
         return min(isqrt(self.growth**2 * self.lattice**2 // first), self.lattice)
@@ -321,7 +322,8 @@ class RoundsCount(Protocol):
     def round(self) -> NDArray[np.int64]:
         """Count the next round: the sum of the weights of the users with the item on their list.
 
-        A user has the weight `RoundsTask.first_weight` in the first round, `later_weight` in others.
+        A user with n items on their list has the weight `first_weight(n)` of `RoundsTask`, and in later rounds at
+        most `most_weight(first)`, where `first` is their number of items in the first round.
         """
 
     def sizes(self, found: NDArray[np.int64], bounds: Sequence[int]) -> list[int]:

@@ -23,24 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Task
 from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import count_decimals
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
-from dphist.releasing.result import (
-    ARROW,
-    Form,
-    Names,
-    Release,
-    as_numpy,
-    has_repeats,
-    join_rows,
-    objects,
-    release_order,
-    take_rows,
-)
+from dphist.releasing.result import ARROW, Form, Names, Release
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
 
@@ -331,7 +321,7 @@ def release_blocks(
     Items must differ between pieces: pass `distinct` if they are known to, which saves the check. With a `limit`,
     only that many of the largest counts are released. `expected` are the totals of an earlier reading.
     """
-    plan, form, pieces, seen = session.plan, Form(), 0, Total()
+    plan, form, pieces, seen = session.plan, ARROW, 0, Total()
     items: list[tuple[Any, ...]] = []
     numbers: list[tuple[FloatArray, ...]] = []
     for block in blocks:
@@ -355,7 +345,7 @@ def release_blocks(
         raise InvalidParameter(
             "the batches were not the same at the second reading: return the same ones each time"
         )
-    columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
+    columns = tuple(map(join_rows, zip(*items, strict=True))) or (item_column([]),) * len(names.items)
     counts, *sums = (
         np.concatenate([np.empty(0), *(parts[place] for parts in numbers)])
         for place in range(1 + len(plan.summed))

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
+from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk, release_order, take_rows
 from dphist.counting.spark import SparkHistogram, on_executors, persist, run
 from dphist.counting.spark_rounds import detached
 from dphist.errors import is_spark_frame
@@ -29,17 +30,7 @@ from dphist.outputs.target import Target, Written
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Job, NoiseSession
-from dphist.releasing.result import (
-    ARROW,
-    ROWS_SHOWN,
-    Form,
-    Release,
-    arrow_numbers,
-    as_numpy,
-    one_chunk,
-    release_order,
-    take_rows,
-)
+from dphist.releasing.result import ARROW, ROWS_SHOWN, Release
 from dphist.releasing.summary import Summary
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
@@ -68,7 +59,7 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
     session = job.begin(histogram.at_rank)
     noise = executor_noise(session, job.columns, job.names.items, job.tap)
     model = job.complete(
-        Release((), np.empty(0), job.plan, job.tap.private, job.names, Form(), session.noisy_offset)
+        Release((), np.empty(0), job.plan, job.tap.private, job.names, offset=session.noisy_offset)
     )
     with without_logging():
         frame = released_frame(histogram, noise)

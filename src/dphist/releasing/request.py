@@ -508,11 +508,6 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None
         raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
 
 
-def origins(value: object) -> set[str]:
-    """The packages that define a value's classes: an `isinstance` would have to import them."""
-    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
-
-
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 

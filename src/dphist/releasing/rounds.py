@@ -24,12 +24,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.counting.columns import one_chunk, release_order, take_rows
 from dphist.counting.task import Progress, RoundsCount, is_frame
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.document import Findings
 from dphist.releasing.noise import Job
-from dphist.releasing.result import ARROW, Release, frame_form, one_chunk, release_order, take_rows
+from dphist.releasing.result import ARROW, Release, frame_form
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as sql
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StructField, StructType
 
+from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.spark import ENTRY, digest, on_executors, run, with_all_entries
 from dphist.counting.spark_rounds import PARTS, POOLED, SparkRounds, detached
 from dphist.counting.spark_session import arrow_frame
@@ -36,7 +37,7 @@ from dphist.releasing.on_spark import (
     without_logging,
     write_rows,
 )
-from dphist.releasing.result import Release, arrow_numbers, as_numpy, one_chunk
+from dphist.releasing.result import Release
 from dphist.releasing.rounds import (
     ALONE,
     HIDDEN,

@@ -23,7 +23,18 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
+from dphist.counting.task import (
+    Choice,
+    Engine,
+    Events,
+    Progress,
+    Resources,
+    RoundsTask,
+    Task,
+    Value,
+    is_frame,
+    origins,
+)
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InputError, InvalidParameter, with_keywords
 from dphist.objects import is_object
@@ -36,7 +47,7 @@ from dphist.outputs.write import (
     write_release,
 )
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.request import STREAM, Request, options, origins
+from dphist.releasing.request import STREAM, Request, options
 
 # Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dphist.counting.columns import release_order, take_rows
 from dphist.errors import InvalidParameter, positive_count
 from dphist.privacy.types import Plan
-from dphist.releasing.result import release_order, take_rows
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
@@ -22,7 +22,7 @@ from dphist.sketch.counters import (
     read_secret,
     write_secret,
 )
-from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
+from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, user_column
 
 if TYPE_CHECKING:
     from dphist.outputs.target import Target
@@ -63,7 +63,7 @@ class MisraGries:
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
         (given,) = given_columns(items, 1)
-        column = arrow_column(given, "items")
+        column = given_column(given, "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
