@@ -17,6 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+import duckdb
+import pyarrow as pa
+
 from dphist.counting.files import file_head
 from dphist.counting.frames import ArrowSource, decode_text, text_of, whole_of
 from dphist.counting.sql import Source, describe, name, text
@@ -72,8 +75,6 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
     The rows come as Arrow. So macros of the file replace no function in the SQL that counts, and its views cannot
     read files of this machine.
     """
-    import pyarrow as pa
-
     what = f"the database {path!r}"
     locked = "{what} cannot be read: it is damaged, or another program or connection has it open for writing"
     settings = reader_settings(connection)
@@ -175,8 +176,6 @@ def subquery(query: str) -> str:
 
 def bind_query(action: Callable[[], Any], query: str) -> Any:
     """Run an action that only binds the user's query, and show errors of the parser and the binder."""
-    import duckdb
-
     try:
         return action()
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
@@ -207,8 +206,6 @@ AFFINITIES: Final = {
 
 
 def array_of(cells: Any, affinity: Affinity) -> Any:
-    import pyarrow as pa
-
     python, arrow, convert = affinity
     if not set(map(type, cells)) <= {python, type(None)}:
         cells = [convert(cell) for cell in cells]
@@ -216,8 +213,6 @@ def array_of(cells: Any, affinity: Affinity) -> Any:
 
 
 def sqlite_source(path: str, events: Events) -> ArrowSource:
-    import pyarrow as pa
-
     what = f"the database {path!r}"
     with closing(attempt(lambda: sqlite_connection(path), what)) as database:
         if events.query is not None:
@@ -293,8 +288,6 @@ def batches_of(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
 
 def postgres_source(address: str, events: Events) -> ArrowSource:
     """A table or a query of PostgreSQL. The address may contain a password, so no message shows it."""
-    import pyarrow as pa
-
     driver = postgres_driver()
     what = attempt(lambda: database_name(address), "the address of the PostgreSQL database", "{what} is not valid")
     unreachable = "{what} cannot be reached: check the address, the user and the password"
@@ -356,8 +349,6 @@ def database_name(address: str) -> str:
 
 def postgres_column(schema: Any, column: str) -> str:
     """A column in a type that Arrow has: numeric and PostgreSQL's own types come as text."""
-    import pyarrow as pa
-
     kind = schema.field(column).type
     extension = getattr(kind, "type_name", "") if isinstance(kind, pa.BaseExtensionType) else ""
     if extension == "numeric":

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.counting import sql
@@ -243,8 +244,6 @@ class DuckDBRounds:
         return tuple(column[found] for column in columns)
 
     def rows(self, found: IntArray) -> list[Any]:
-        import pyarrow as pa
-
         chosen = pa.table({"i": found, "place": np.arange(len(found))})
         query = f"SELECT {', '.join(self.pairs.items)} FROM {CHOSEN} JOIN {NAMES} USING (i) ORDER BY place"
 
@@ -301,8 +300,6 @@ class DuckDBRounds:
 
     def _only(self, chosen: IntArray) -> str:
         """The end of a query that keeps pairs with these items."""
-        import pyarrow as pa
-
         items = pa.table({"i": chosen.astype(np.int32)})
         self._run(lambda connection: connection.register(CHOSEN, items))
         return f"SEMI JOIN {CHOSEN} USING (i)"
