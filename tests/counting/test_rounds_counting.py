@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from dphist.counting import rounds
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import HALF_STEPS, LONGEST_VALUE, Choice, Column, Events, Resources, RoundsTask, Value
-from dphist.errors import InputError, InvalidParameter
+from dphist.errors import InputError
 from engine_cases import (
     EMBEDDED,
     FILES,
@@ -482,20 +482,6 @@ def test_weights_have_at_most_the_length_of_a_user() -> None:
         for limit in (1, 2, 24, 256):
             weight = wanted.measure_weight(first, limit)
             assert weight == 4096 if first <= limit else first * weight**2 <= limit * 4096**2
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"most_items": 0}, {"most_items": 1025}, {"most_items": True}, {"lattice": 1}, {"lattice": 2**21},
-        {"lattice": 64.0}, {"growth": 0}, {"growth": 2000}, {"listed": True},
-        {"alone": True, "values": (value("x"),)},
-        {"values": (Value("x", Fraction(0), Fraction(1), 32),)},
-    ],
-)  # fmt: skip
-def test_invalid_tasks_are_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter):
-        rounds_task(pa.table({}), **more)
 
 
 SMALL = pa.table({"user": [1, 2, 2, 3], "item": ["a", "a", "b", "secret item"]})

@@ -18,10 +18,10 @@ from test_output_roundtrip import DOCUMENT, NAMES, comparable, rich_table
 
 import dphist
 from dphist import publishing
+from dphist.counting.sql import name as quote_name
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 from dphist.outputs import stores
 from dphist.outputs.readback import Readback, read_release
-from dphist.outputs.stores import quote_name
 from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import check_target, write_release
 from dphist.signatures import make_key

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dphist.counting.frames import BATCH, ArrowSource
+from dphist.counting.frames import BATCH, ArrowSource, stream_of
 from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
 from dphist.counting.task import FORMATS
@@ -327,11 +327,8 @@ def arrow_source(what: str, files: list[str]) -> ArrowSource:
             for column in wanted
         ])  # fmt: skip
 
-    def read(wanted: list[str]) -> Any:
-        common = common_schema(wanted)
-        return pa.RecordBatchReader.from_batches(common, arrow_batches(schemas, wanted, common))
-
-    return ArrowSource(what, schemas[files[0]].names, common_schema, read)
+    data = stream_of(common_schema, partial(arrow_batches, schemas))
+    return ArrowSource(what, schemas[files[0]].names, common_schema, data)
 
 
 def open_arrow(file: Any, options: Any = None) -> Any:

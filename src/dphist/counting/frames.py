@@ -13,7 +13,7 @@ import math
 import re
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -142,6 +142,18 @@ class ArrowSource:
         )
 
 
+def stream_of(
+    schema: Callable[[list[str]], Any], batches: Callable[[list[str], Any], Iterator[Any]]
+) -> Callable[[list[str]], Any]:
+    """The `data` of an `ArrowSource`: a reader of the batches of the wanted columns, in their schema."""
+
+    def data(wanted: list[str]) -> Any:
+        common = schema(wanted)
+        return pa.RecordBatchReader.from_batches(common, batches(wanted, common))
+
+    return data
+
+
 # Rows per Arrow batch: 130 MB with values of 8 KiB.
 BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
@@ -250,10 +262,8 @@ def polars_source(frame: Any) -> ArrowSource:
     def schema(wanted: list[str]) -> Any:
         return select(wanted).head(0).collect().to_arrow().schema
 
-    def data(wanted: list[str]) -> Any:
-        common = schema(wanted)
-        frames = select(wanted).collect_batches(maintain_order=False)
-        batches = (batch for part in frames for batch in part.to_arrow().cast(common).to_batches())
-        return pa.RecordBatchReader.from_batches(common, batches)
+    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
+        for part in select(wanted).collect_batches(maintain_order=False):
+            yield from part.to_arrow().cast(common).to_batches()
 
-    return ArrowSource("the polars frame", frame.collect_schema().names(), schema, data)
+    return ArrowSource("the polars frame", frame.collect_schema().names(), schema, stream_of(schema, batches))

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
@@ -126,7 +127,7 @@ def _pieces_of(
             )
         batches = [(items, counts)]
     elif form is not None:
-        frame = items if origins(items) & SHAPES.keys() else package("pyarrow").table(items)
+        frame = items if origins(items) & SHAPES.keys() else pa.table(items)
         _check_names(frame, form, names)
         batches = frame if form.shape == "reader" else [frame]
     elif isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
@@ -216,8 +217,7 @@ def _count_array(values: Any) -> Any:
     column = arrow_column(values, "counts")
     if column.null_count > 0:
         raise InvalidParameter("counts must not be null")
-    types = package("pyarrow").types
-    if types.is_integer(column.type) or types.is_floating(column.type):
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return as_numpy(one_chunk(column))
     return _whole_numbers(column.to_pylist())
 

@@ -13,15 +13,20 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist import __version__
 from dphist.counting.columns import arrow_numbers, is_series, take_rows
+from dphist.counting.spark_session import frame_in
 from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
+from dphist.outputs.target import Target, Written, target_of
+from dphist.outputs.write import check_formulas, write_release
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
 from dphist.releasing.request import MARGIN
@@ -32,10 +37,7 @@ from dphist.releasing.summary import (
     column_digits,
     summarize,
 )
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target, Written
-
+from dphist.signatures import signer_of
 
 ROWS_SHOWN: Final = 10
 
@@ -98,28 +100,6 @@ def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> A
         return package("pandas").Series(dtype.__from_arrow__(column), name=name)
     series = column.to_pandas(integer_object_nulls=True).rename(name)
     return series if dtype is None else series.astype(dtype)
-
-
-def native_numbers(numbers: NDArray[Any], name: str, kind: Package) -> Any:
-    """An array of numbers as a column of this package."""
-    if kind == "list":
-        return numbers.tolist()
-    if kind == "polars":
-        return package("polars").Series(name, numbers)
-    if kind == "pandas":
-        return package("pandas").Series(numbers, name=name)
-    return arrow_numbers(numbers) if kind == "pyarrow" else numbers
-
-
-def native_frame(columns: dict[str, Any], kind: Package, note: dict[str, str]) -> Any:
-    """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
-    if kind == "pandas":
-        frame = package("pandas").DataFrame(columns)
-        frame.attrs.update(note)
-        return frame
-    if kind == "polars":
-        return package("polars").DataFrame(columns)
-    return package("pyarrow").table(columns).replace_schema_metadata(note)
 
 
 # The release.
@@ -191,7 +171,10 @@ class Release:
         """The release in the kind that you passed: a frame, or columns of items and counts."""
         form = self.form if self.input_form is None else self.input_form
         if form.shape == "columns":
-            return self.items, native_numbers(self.counts, self.names.count, form.package)
+            numbers = arrow_numbers(self.counts)
+            return self.items, (
+                self.counts if form.package == "numpy" else native_column(numbers, self.names.count, form.package)
+            )
         if form.shape == "relation":
             return self.to_duckdb()
         frame = self._frame(form.package)
@@ -218,20 +201,24 @@ class Release:
 
     def to_spark(self, session: Any = None) -> Any:
         """A Spark DataFrame in this session, or in the active one."""
-        from dphist.counting.spark_session import frame_in
-
         return frame_in(session, self.to_arrow())
 
-    def _native_items(self, package: Package) -> dict[str, Any]:
+    def _native_items(self, kind: Package) -> dict[str, Any]:
         types = self.form.types or (None,) * len(self.columns)
         columns = zip(self.names.items, self.columns, types, strict=True)
-        return {name: native_column(column, name, package, dtype) for name, column, dtype in columns}
+        return {name: native_column(column, name, kind, dtype) for name, column, dtype in columns}
 
-    def _frame(self, package: Package) -> Any:
-        columns = self._native_items(package)
+    def _frame(self, kind: Package) -> Any:
+        """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
+        columns = self._native_items(kind)
         for name, numbers in ((self.names.count, self.counts), *self.added.items()):
-            columns[name] = native_numbers(numbers, name, package)
-        return native_frame(columns, package, self._note())
+            columns[name] = native_column(arrow_numbers(numbers), name, kind)
+        if kind == "pyarrow":
+            return pa.table(columns).replace_schema_metadata(self._note())
+        frame = package(kind).DataFrame(columns)
+        if kind == "pandas":
+            frame.attrs.update(self._note())
+        return frame
 
     @property
     def guarantee(self) -> str:
@@ -249,8 +236,6 @@ class Release:
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        from dphist import __version__
-
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
             created=self.created, findings=self.findings, receipt=self.receipt,
@@ -278,18 +263,12 @@ class Release:
             sign: Private key file that signs both.
             escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
         """
-        from dphist.outputs.target import target_of
-        from dphist.outputs.write import check_formulas
-        from dphist.signatures import signer_of
-
         target = target_of(output, table, certificate=certificate, objects=self._writes_objects)
         target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
 
     def _write_to(self, target: Target, *, force: bool, escape_formulas: bool) -> Written:
-        from dphist.outputs.write import write_release
-
         if target.kind == "folder":
             raise InvalidParameter(
                 f"only Spark can write a folder such as {target.public_address()!r}: name a file"

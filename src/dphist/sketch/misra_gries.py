@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dphist.counting.columns import release_order, take_rows
 from dphist.errors import InvalidParameter, positive_count
+from dphist.outputs.target import Target, target_of
+from dphist.outputs.write import check_target, write_release
+from dphist.planning.utility import added_columns, count_decimals
 from dphist.privacy.types import Plan
+from dphist.releasing.document import certify_again
+from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
+from dphist.releasing.result import Release
+from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
@@ -23,10 +30,6 @@ from dphist.sketch.counters import (
     write_secret,
 )
 from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, user_column
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target
-    from dphist.releasing.result import Release
 
 
 class MisraGries:
@@ -195,13 +198,6 @@ class MisraGries:
         with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
         private.
         """
-        from dphist.outputs.target import Target, target_of
-        from dphist.outputs.write import check_target, write_release
-        from dphist.planning.utility import added_columns, count_decimals
-        from dphist.releasing.document import certify_again
-        from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
-        from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
-
         names = checked_names(self._kind.names, count_name)
         if not isinstance(rounded, bool):
             raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
