@@ -267,7 +267,8 @@ def test_found_items_with_noise_and_sizes_come_to_the_driver_and_nothing_else(fr
     ]
     assert set(tables[0]["i0"].to_pylist()) == released
     assert all(table.num_rows == len(released) for table in tables)
-    # The rest: users by their number of found items, and the version of the executors in a new session.
+    # The rest: users by their number of found items, the version of the executors in a new session, and numbers
+    # by their partitions, which are not data.
     others = [tuple(row.asDict()) for one in rows if not isinstance(one, pa.Table) for row in one]
     assert set(others) <= {("items", "bucket", "count(1)"), ("version",)}
     text = " ".join(map(str, rows))

@@ -7,17 +7,18 @@ import math
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from datetime import timedelta
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
 
 from dphist.certificate.text import unique_keys
 
-# Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
-# as JSON, binary ones in base64, numbers and times out of its range in digits.
+# Every format and database gives cells back exactly. Values that it cannot store exactly become text: binary ones
+# in base64, numbers and times out of its range in digits.
 
 _ROWS: Final = 65_536
 encode_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -38,8 +39,7 @@ def json_cells(column: Any) -> list[Any]:
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
     cells: list[Any] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
-    encoded = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_nested)
-    if any(test(kind) for test in encoded) or "binary" in str(kind):
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or "binary" in str(kind):
         return [_json_value(value) for value in cells]
     return cells
 
@@ -49,21 +49,13 @@ def _storage(column: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, float):
+    if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(key): _json_value(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(inner) for inner in value]
-    if isinstance(value, timedelta):
-        return _duration(value // timedelta(microseconds=1), "us")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return value
 
 
 def _duration(count: int, unit: str) -> str:
@@ -74,8 +66,6 @@ def _duration(count: int, unit: str) -> str:
 
 def _times(column: Any) -> Any:
     """Dates and times as ISO 8601; with a time zone in UTC."""
-    import pyarrow.compute as pc
-
     kind = column.type
     if pa.types.is_duration(kind):
         counts = column.cast(pa.int64()).to_pylist()
@@ -91,7 +81,7 @@ def _times(column: Any) -> Any:
 
 
 def as_text(column: Any) -> Any:
-    """The column as text, with JSON for nested values."""
+    """The column as text."""
     cells = [c if c is None or isinstance(c, str) else encode_json(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
@@ -128,8 +118,6 @@ def storable(table: Any, kind: str) -> Any:
 
 
 def _column(column: Any, kind: str) -> Any:
-    import pyarrow.compute as pc
-
     given, types = column.type, pa.types
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
@@ -175,7 +163,7 @@ def digest_of_values(table: Any, kind: str) -> str:
 
 
 def type_named(described: str) -> Any | None:
-    """The Arrow type that is written like this, or None for a nested or unknown type."""
+    """The Arrow type that is written like this, or None for an unknown type."""
     try:
         if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
             return pa.timestamp(match[1], match[2])
@@ -212,8 +200,6 @@ def restore_column(column: Any, described: str | None) -> Any:
 
 def _truth_values(texts: Any) -> Any:
     """True and false from text; PostgreSQL writes t and f."""
-    import pyarrow.compute as pc
-
     for letter, word in (("t", "true"), ("f", "false")):
         texts = pc.if_else(pc.equal(texts, letter), word, texts)
     return texts.cast(pa.bool_())
@@ -221,8 +207,6 @@ def _truth_values(texts: Any) -> Any:
 
 def _times_of(texts: Any, wanted: Any) -> Any:
     """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
-    import pyarrow.compute as pc
-
     if pa.types.is_time(wanted):
         unit = "ns" if wanted.unit == "ns" else "us"
         return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
@@ -255,8 +239,6 @@ PACKED: Final = ".gz"
 
 
 def replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    import pyarrow.compute as pc
-
     return pc.replace_substring_regex(column, pattern, replacement)
 
 
@@ -268,8 +250,6 @@ def read_text(
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
-    import pyarrow.csv as csv
-
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text, because 007 is not 7.

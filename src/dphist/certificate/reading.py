@@ -275,15 +275,12 @@ def _shape_problems(table: Any, output: Output, title: str, kind: str) -> tuple[
 
 
 def _types(table: Any, listed: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
-    """The types of the columns; those in the certificate where text replaces a type, or a type is nested."""
+    """The types of the columns; those in the certificate where text replaces a type."""
     types = table.schema.types
     if len(listed) != len(types):
         return tuple(str(kind) for kind in types)
-    nested = pa.types.is_nested
-    return tuple(
-        name if nested(kind) or (not exact and str(kind) == "string") else str(kind)
-        for kind, name in zip(types, listed, strict=True)
-    )
+    is_text = [not exact and str(kind) == "string" for kind in types]
+    return tuple(name if text else str(kind) for text, kind, name in zip(is_text, types, listed, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------- the decoder

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -376,49 +376,3 @@ def connect_duckdb(resources: Resources, folder: Path) -> Any:
             connection.execute("SET enable_progress_bar = true")
             connection.execute("SET enable_progress_bar_print = false")
     return connection
-
-
-def reader_settings(connection: Any) -> dict[str, Any]:
-    """Settings of `connect_reader`: a third of the connection's memory, which is lowered by that."""
-    kept = ("threads", "max_temp_directory_size", "temp_directory", "TimeZone")
-    given = ", ".join(f"current_setting('{name}')" for name in kept)
-    values = connection.execute(f"SELECT getvariable('dphist_memory'), {given}").fetchall()[0]
-    memory, share = int(values[0]), int(values[0]) // 3
-    connection.execute(f"SET memory_limit = '{memory - share}B'")
-    return {
-        **dict(zip(kept, values[1:], strict=True)),
-        "allow_community_extensions": False,
-        "allow_persistent_secrets": False,
-        "arrow_lossless_conversion": True,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "memory_limit": f"{share}B",
-        "preserve_insertion_order": False,
-        "python_enable_replacements": False,
-    }
-
-
-def connect_reader(settings: Mapping[str, Any], path: str, label: str) -> Any:
-    """A DuckDB instance that reads one database, attached as `label`, and can open no other file.
-
-    The database may come from anyone. The instance spills to a folder of its own, which its SQL may read.
-    """
-    import duckdb
-
-    folder = tempfile.mkdtemp(prefix="reader-", dir=settings["temp_directory"])
-    reader = duckdb.connect(":memory:")
-    try:
-        for name, value in {**settings, "temp_directory": folder}.items():
-            reader.execute(f"SET {name} = {_quote(str(value))}")
-        alias = label.replace('"', '""')
-        reader.execute(f'ATTACH {_quote(path)} AS "{alias}" (TYPE duckdb, READ_ONLY)')
-        # After ATTACH, which opens the file; before anything in it is bound.
-        reader.execute("SET enable_external_access = false; SET lock_configuration = true")
-    except BaseException:
-        reader.close()
-        raise
-    return reader
-
-
-def _quote(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 
 from dphist.certificate.cells import (
     ESCAPE,
@@ -20,28 +22,11 @@ from dphist.certificate.cells import (
     replace_text,
     texts_of,
 )
-from dphist.certificate.decoder import holds
 from dphist.errors import OutputError
 
 _PACKING: Final = 6
 # Rows between two checks for signals; in Parquet a row group.
 _PIECE: Final = 262_144
-
-
-def compact(table: Any) -> Any:
-    """The same table without dictionaries and views, whose buffers may hold items that were not released."""
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if holds(column.type, ("dictionary",)):
-            raise OutputError(f"column {name} has dictionaries inside lists or structs: decode them")
-        if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
-            # With None Arrow infers the type of nested values.
-            kind = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(column.type))
-            column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
-        columns.append(column)
-    return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
 
 
 def write_rows(
@@ -64,8 +49,6 @@ def write_rows(
 
 
 def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    import pyarrow.parquet as parquet
-
     with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for part in parts_of(table, _PIECE):
             writer.write_table(part)
@@ -82,8 +65,6 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
-    import pyarrow.csv as csv
-
     flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
@@ -112,7 +93,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 
 
 def _flatten(table: Any) -> Any:
-    """The table for CSV: nested, binary and time zone columns as text."""
+    """The table for CSV: binary and time zone columns as text."""
     types = pa.types
     simple = (
         types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from dphist.certificate.numbers import (
 from dphist.certificate.request import MARGIN
 from dphist.planning.estimate import Estimates
 from dphist.privacy.types import Plan, SumNoise
-
-if TYPE_CHECKING:
-    from dphist.releasing.request import Request
+from dphist.releasing.request import Request
 
 FloatArray = NDArray[np.float64]
 # The level of margins, unless an interval is asked for.
@@ -54,13 +52,17 @@ class Columns:
             decimals=0 if self.whole else count_decimals(plan),
         )  # fmt: skip
         columns = {self.count: noisy, **added}
+        for aggregate, noise, centred in self._sums(plan, sums):
+            compute = _mean_columns if aggregate.kind == "mean" else sum_columns
+            columns |= zip(look.names(aggregate.name), compute(counts, centred, plan, noise, look), strict=True)
+        return columns
+
+    def _sums(self, plan: Plan, sums: Sequence[FloatArray]) -> Iterator[tuple[Aggregate, SumNoise, FloatArray]]:
+        """Each aggregate with its noise and its noisy centred sum."""
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
         centred = dict(zip(places, sums, strict=True))
         for aggregate, noise in sums_with_noise(plan, self.aggregates):
-            compute = _mean_columns if aggregate.kind == "mean" else sum_columns
-            values = compute(counts, centred[aggregate.of, aggregate.column], plan, noise, look)
-            columns |= zip(look.names(aggregate.name), values, strict=True)
-        return columns
+            yield aggregate, noise, centred[aggregate.of, aggregate.column]
 
     def estimates(
         self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
@@ -83,24 +85,19 @@ class Columns:
                 f"{self.count}_low": counts - columns[MARGIN],
                 f"{self.count}_high": counts + columns[MARGIN],
             }
-        places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
-        centred = dict(zip(places, sums, strict=True))
-        for aggregate, noise in sums_with_noise(plan, self.aggregates):
-            around, deviation = centred[aggregate.of, aggregate.column], noise.sigma * math.sqrt(limit)
+        for aggregate, noise, around in self._sums(plan, sums):
+            deviation, bounds = noise.sigma * math.sqrt(limit), (float(noise.low), float(noise.high))
             if aggregate.kind == "mean":
-                bounds = float(noise.low), float(noise.high)
                 value, error = estimates.mean_columns(around, deviation, *bounds)
-                ends = (
-                    []
-                    if look.interval is None
-                    else [*estimates.mean_interval(around, deviation, *bounds, look.interval)]
-                )
+                low, high = estimates.mean_interval(around, deviation, *bounds, level)
             else:
                 value, error = estimates.sum_columns(around, deviation, float(noise.middle))
-                width = 0.0 if look.interval is None else -float(special.ndtri((1.0 - look.interval) / 2.0))
-                ends = [] if look.interval is None else [value - width * error, value + width * error]
-            values = [value, *([error] if look.error else []), *ends]
-            columns |= zip(look.names(aggregate.name), values, strict=True)
+                width = -float(special.ndtri((1.0 - level) / 2.0))
+                low, high = value - width * error, value + width * error
+            ends = [] if look.interval is None else [low, high]
+            columns |= zip(
+                look.names(aggregate.name), [value, *([error] if look.error else []), *ends], strict=True
+            )
         return columns
 
 

@@ -25,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.certificate.schema import Findings
+from dphist.counting.columns import one_chunk, release_order, take_rows
 from dphist.counting.task import Progress, RoundsCount, is_frame
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.releasing.noise import Job
-from dphist.releasing.result import ARROW, Release, frame_form, one_chunk, release_order, take_rows
+from dphist.releasing.noise import CACHED_ROWS, COMPILED_FROM, Job
+from dphist.releasing.result import ARROW, Release, frame_form
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
 
@@ -42,9 +43,6 @@ FoundIn = NDArray[np.int8]
 HIDDEN: Final = -2
 KNOWN: Final = -1
 ALONE: Final = 0
-# Numbers that get noise at once, and from how many on the compiled sampler is worth importing.
-_CACHED_ROWS: Final = 1 << 17
-_COMPILED_FROM: Final = 1 << 20
 
 
 @lru_cache(maxsize=32)
@@ -59,11 +57,11 @@ def noise_of_group(noise: LaplaceNoise | LatticeNoise) -> ExactSampler:
 
 def noisy(true: IntArray, law: ExactSampler, draws: Draws) -> IntArray:
     """The numbers with noise of this law."""
-    compiled = True if true.size >= _COMPILED_FROM else None
+    compiled = True if true.size >= COMPILED_FROM else None
     parts = [
-        true[start : start + _CACHED_ROWS]
-        + draws.of(law, np.arange(start, min(start + _CACHED_ROWS, true.size)), compiled=compiled)
-        for start in range(0, max(true.size, 1), _CACHED_ROWS)
+        true[start : start + CACHED_ROWS]
+        + draws.of(law, np.arange(start, min(start + CACHED_ROWS, true.size)), compiled=compiled)
+        for start in range(0, max(true.size, 1), CACHED_ROWS)
     ]
     return np.concatenate(parts)
 

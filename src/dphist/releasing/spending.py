@@ -28,6 +28,10 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyarrow import ArrowException, ipc
+
+from dphist.certificate.cells import digest_of_values
+from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
 from dphist.certificate.schema import output_of
 from dphist.certificate.text import parse_certificate, same_json
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
@@ -38,13 +42,18 @@ from dphist.ledger.accounts import (
     BY_FIRST,
     HALF,
     LOSSES,
+    Account,
+    Booking,
+    Composer,
     FilterComposer,
     Spend,
     composer_for,
     round_down,
 )
 from dphist.ledger.store import ledger_path
+from dphist.outputs.stores import StoreError, read_table
 from dphist.outputs.target import Target, Written, target_of
+from dphist.outputs.write import place_table
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import lock_folder, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
@@ -57,11 +66,17 @@ if TYPE_CHECKING:
 
 def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
     """The cost of a release in an accounting."""
+    from dphist.accounting import zcdp_of_plan
+    from dphist.accounting.gaussian import gaussian_of_plan
+    from dphist.privacy.numerics import fraction_up
+
     profile: dict[str, Any] | None = None
     if accounting == "gdp":
-        profile = _gdp_cost(planned)
+        move = gaussian_of_plan(planned)
+        profile = {"mu_squared": fraction_up(move.squared), "delta": move.event}
     elif accounting == "zcdp":
-        profile = _zcdp_cost(planned)
+        cost = zcdp_of_plan(planned)
+        profile = {"rho": cost.rho, "delta": cost.delta}
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
@@ -78,23 +93,6 @@ def account_of(request: Request) -> Account | None:
     if request.ledger is None or request.dataset is None:
         return None
     return Ledger.open(request.ledger).account(request.dataset)
-
-
-def _gdp_cost(plan: Plan) -> dict[str, float]:
-    """The squared move and the delta of events of a release."""
-    from dphist.accounting.gaussian import gaussian_of_plan
-    from dphist.privacy.numerics import fraction_up
-
-    cost = gaussian_of_plan(plan)
-    return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
-
-
-def _zcdp_cost(plan: Plan) -> dict[str, float]:
-    """rho and delta of a release."""
-    from dphist.accounting import zcdp_of_plan
-
-    cost = zcdp_of_plan(plan)
-    return {"rho": cost.rho, "delta": cost.delta}
 
 
 # Shares of delta for the deltas of releases: more of them fit, and the limit of the loss shrinks only by the
@@ -461,7 +459,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
     else:
         _finish(request, booking, target)
         found = _read(target)
-        if found is None or not _is_whole(found, booking):
+        if found is None or found.problems or found.table is None or not _is_result(found.document, booking):
             state = "missing now" if found is None else "not what was written"
             raise OutputError(
                 f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is "
@@ -480,16 +478,8 @@ def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
     return output is not None and bool(output.sha256 == booking.written["sha256"])
 
 
-def _is_whole(found: Readback, booking: Booking) -> bool:
-    """Whether this is the noted result, with data and certificate."""
-    return not found.problems and found.table is not None and _is_result(found.document, booking)
-
-
 def _read(target: Target) -> Readback | None:
     """The release at the output, if it exists. An unreadable output may be the release, so it is an error."""
-    from dphist.certificate.reading import Absent, match_values, read_certificate, read_release
-    from dphist.outputs.stores import StoreError, read_table
-
     try:
         if not target.is_database:
             return read_release(target.address)
@@ -553,11 +543,7 @@ def _is_noted(path: Path, booking: Booking) -> bool:
 
 def _finish_table(work: Path, request: Request, booking: Booking, target: Target) -> None:
     """The kill may have come before or after the transaction was committed."""
-    from pyarrow import ArrowException, ipc
-
-    from dphist.certificate.cells import digest_of_values
     from dphist.outputs.stores import StoreError, read_table
-    from dphist.outputs.write import place_table
 
     assert booking.written is not None
     try:

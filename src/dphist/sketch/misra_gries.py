@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from dphist.certificate.numbers import added_columns, count_decimals
+from dphist.certificate.proof import certify_again, sketch_problem
+from dphist.certificate.request import sketch_request
+from dphist.counting.columns import release_order, take_rows
 from dphist.errors import InvalidParameter, positive_count
+from dphist.outputs.target import Target, target_of
+from dphist.outputs.write import check_target, write_release
 from dphist.privacy.types import Plan
-from dphist.releasing.result import release_order, take_rows
+from dphist.releasing.histogram import checked_names, release_sketch
+from dphist.releasing.result import Release
+from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
@@ -22,11 +30,7 @@ from dphist.sketch.counters import (
     read_secret,
     write_secret,
 )
-from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target
-    from dphist.releasing.result import Release
+from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, user_column
 
 
 class MisraGries:
@@ -63,7 +67,7 @@ class MisraGries:
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
         (given,) = given_columns(items, 1)
-        column = arrow_column(given, "items")
+        column = given_column(given, "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
@@ -195,13 +199,7 @@ class MisraGries:
         with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
         private.
         """
-        from dphist.certificate.numbers import added_columns, count_decimals
-        from dphist.certificate.proof import certify_again, sketch_problem
-        from dphist.certificate.request import sketch_request
-        from dphist.outputs.target import Target, target_of
-        from dphist.outputs.write import check_target, write_release
-        from dphist.releasing.histogram import checked_names, release_sketch
-        from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
+        from dphist.outputs.target import Target
 
         names = checked_names(self._kind.names, count_name)
         if not isinstance(rounded, bool):
