@@ -78,7 +78,7 @@ def test_the_receipt_is_in_the_certificate_and_the_state_in_the_ledger(folder: P
     assert (booking.spend.epsilon, booking.spend.delta) == (1.0, 1e-7)
     assert booking.written == {"sha256": done.data["sha256"], "address": "out.csv"}
     assert booking.spend.document["guarantee"] == document["guarantee"]
-    assert booking.spend.document["request"] == document["request"]
+    assert {"kind": "events", **booking.spend.document["request"]} == document["request"]
     assert dphist.verify(folder / "out.csv").verified
     shown = command(folder, "ledger", "show", "a.ledger", "--expect", document["booking"]["hash"], "--json")
     assert shown.data["datasets"][0]["bookings"][0]["state"] == "written"

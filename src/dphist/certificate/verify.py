@@ -365,6 +365,8 @@ class _Examination:
                     self.problems.append("a margin has more decimals than the certificate states")
         if not isinstance(findings, Findings) or not _is_found(release.plan, findings, release.table.num_rows):
             self.problems.append("the certificate's findings are not those of the released items")
+        else:
+            self.checks.append("the release has the items that were found, and a margin for each count")
 
     def _check_booking(self, release: _Claim) -> None:
         """The booking is for the request's dataset. The ledger itself is not read."""
