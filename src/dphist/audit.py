@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan, RoundsNoise
+from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import Tap
@@ -48,7 +48,7 @@ class PlannedMechanism:
     plan: Plan
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.noise, RoundsNoise):
+        if self.plan.noise.in_rounds:
             raise InvalidParameter(
                 "only a plan with a bound can be audited: give --max-items-per-user or --max-nonzero. Releases "
                 "without one are attacked by the tests (docs/theory/audit.md)"

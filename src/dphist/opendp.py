@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.certificate.proof import certify_again, nonzero_rule
 from dphist.errors import InvalidParameter, one_of, package
-from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
+from dphist.privacy.types import Plan
 from dphist.releasing.histogram import release_histogram
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
@@ -24,7 +24,7 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     """
     dp = _opendp()
     plan = certify_again(plan)
-    if isinstance(plan.noise, (PublicNoise, RoundsNoise)) or plan.sums:
+    if plan.noise.public or plan.noise.in_rounds or plan.sums:
         raise InvalidParameter(
             "plans in rounds, for a public list of items or with sums work only with dphist.release"
         )

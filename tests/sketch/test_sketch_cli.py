@@ -205,7 +205,7 @@ def test_booked_before_noise_is_drawn(booked: Path, monkeypatch: pytest.MonkeyPa
     document = json.loads((booked / "out.csv.certificate.json").read_text())
     assert document["booking"] == booking.receipt()
     assert booking.written == {"sha256": done.data["sha256"], "address": "out.csv"}
-    assert booking.spend.document["request"] == document["request"]
+    assert {"kind": "sketch", **booking.spend.document["request"]} == document["request"]
     assert booking.spend.document["guarantee"] == document["guarantee"]
     assert done.data["remaining"].startswith("about 1 more release like this one, or one with epsilon up to 1")
     assert verify("out.csv").verified

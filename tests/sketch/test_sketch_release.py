@@ -20,7 +20,7 @@ from dphist.ledger import Ledger
 from dphist.privacy.types import LatticeNoise
 from dphist.sketch import MisraGries
 from dphist.sketch.counters import Counters
-from release_data import resealed, restate
+from release_data import plan_facts, resealed, restate
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 K = 20
@@ -208,7 +208,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verif
     ],
 )  # fmt: skip
 def test_forged_plans_are_refused(release_of: Any, other: Any, tmp_path: Path) -> None:
-    plan = json.loads(json.dumps(planned(**other).to_dict()))
+    plan = plan_facts(planned(**other))
     path = written(release_of(max_nonzero=K), tmp_path)
     assert not forged(path, lambda document: document.update(plan=plan)).verified
 

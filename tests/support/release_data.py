@@ -47,9 +47,11 @@ def plan_facts(plan: Any) -> dict[str, Any]:
 
 def plan_from(facts: Mapping[str, Any]) -> Any:
     """The plan in a certificate, certified again."""
+    from dphist.certificate.proof import plan_of
     from dphist.certificate.schema import AnyPlan
 
-    return msgspec.convert(facts, AnyPlan).plan()
+    part: AnyPlan = msgspec.convert(facts, AnyPlan)
+    return plan_of(part)
 
 
 def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
@@ -57,11 +59,14 @@ def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = N
     from dphist.certificate.request import recorded_options
     from dphist.certificate.statement import statement_of
 
-    plan = plan_from(plan_data)
-    due = statement_of(
-        plan, recorded_options(document), private=True, offset=document["counts"]["offset"],
-        decimals=document["counts"]["decimals"], version="0", created="2026-01-01T00:00:00Z",
-    ).to_dict()  # fmt: skip
+    try:
+        plan = plan_from(plan_data)
+        due = statement_of(
+            plan, recorded_options(document), private=True, offset=document["counts"]["offset"],
+            decimals=document["counts"]["decimals"], version="0", created="2026-01-01T00:00:00Z",
+        ).to_dict()  # fmt: skip
+    except ValueError:  # nothing follows from a request or a plan that the schema refuses
+        return
     document["plan"] = plan_data
     for name in ("guarantee", "caveats", "counts"):
         document[name] = due[name]

@@ -16,7 +16,6 @@ from dphist.privacy.types import (
     LatticeNoise,
     Noise,
     Plan,
-    PublicNoise,
     RoundsNoise,
 )
 
@@ -103,7 +102,7 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
 
 def event_of_plan(plan: Plan) -> float:
     """Upper bound of the probability that a new count of a user passes the threshold."""
-    return 0.0 if isinstance(plan.noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
+    return 0.0 if plan.noise.public else delta_at(plan, LARGEST_EPSILON)
 
 
 def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:

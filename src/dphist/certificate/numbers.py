@@ -43,7 +43,7 @@ def count_decimals(plan: Plan) -> int | None:
     Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %. None
     if counts are whole numbers without rounding.
     """
-    if isinstance(plan.noise, LaplaceNoise):
+    if plan.noise.whole:
         return None
     return max(0, math.ceil(-math.log10(plan.total_noise / 2.0)))
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from dphist.certificate.schema import PlanPart
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy.certificate import certify_drawn
 from dphist.privacy.types import (
@@ -20,7 +21,6 @@ from dphist.privacy.types import (
     LaplaceNoise,
     LatticeNoise,
     Plan,
-    PublicNoise,
     RoundsNoise,
 )
 
@@ -45,6 +45,17 @@ def certify_again(plan: object) -> Plan:
     return replace(plan, certificate=certificate_of(plan.noise, plan.contract, plan.budget))
 
 
+def plan_of(part: PlanPart) -> Plan:
+    """The plan in a certificate, certified again; an error if its numbers prove nothing."""
+    try:
+        budget, contract = Budget(part.epsilon, part.delta), Contract(part.max_nonzero, part.max_items_per_user)
+        noise = part.noise_of()
+    except (ValueError, ArithmeticError) as error:
+        raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
+    certificate = certificate_of(noise, contract, budget)
+    return Plan(budget, contract, noise, "exact", certificate, lower_threshold=part.lower_threshold)
+
+
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
     if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
@@ -64,13 +75,12 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
 
 
 def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
-    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance]
     exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
-    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    exact += [number for part in noise.sums for number in (part.low, part.high, part.variance)]
     # Rounds check their own whole numbers.
     whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.limit])]
-    whole += [n for part in sums for n in (part.reach, part.columns)]
+    whole += [n for part in noise.sums for n in (part.reach, part.columns)]
     if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
 
@@ -83,7 +93,7 @@ def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contrac
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     """How `max_nonzero` of a certified plan is enforced; `promised` means that the caller guarantees it."""
     contract = plan.contract
-    if contract.max_nonzero is None or isinstance(plan.noise, (PublicNoise, RoundsNoise)):
+    if contract.max_nonzero is None or plan.noise.public or plan.noise.in_rounds:
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
@@ -120,9 +130,7 @@ def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
 
 def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
     """Whether a count may have been subtracted from a histogram: the certificate does not record a promise."""
-    return (
-        not request and not plan.releases_offset and top_k_keeps(plan) and not isinstance(plan.noise, PublicNoise)
-    )
+    return not request and not plan.releases_offset and top_k_keeps(plan) and not plan.noise.public
 
 
 def with_lower_threshold(plan: Plan, request: Mapping[str, Any]) -> Plan:
@@ -138,9 +146,9 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     """
     if plan.sums:
         return "a plan with sums does not hold for a sketch, which only counts"
-    if isinstance(plan.noise, RoundsNoise):
+    if plan.noise.in_rounds:
         return "a plan in rounds does not hold for a sketch, which cannot be counted again"
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"
     if plan.contract.items < size:
         return (

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from dphist.certificate.proof import certificate_of
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest
 from dphist.certificate.text import FORMAT
 from dphist.display import printable
@@ -23,8 +22,6 @@ from dphist.privacy.types import (
     MOST_COLUMNS,
     MOST_ROUNDS,
     AnyNoise,
-    Budget,
-    Contract,
     LaplaceNoise,
     LatticeNoise,
     OffsetRule,
@@ -140,17 +137,6 @@ class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="m
 
     def noise_of(self) -> AnyNoise:
         raise NotImplementedError
-
-    def plan(self) -> Plan:
-        """The plan, certified again; `InvalidParameter` or `NotPrivate` if its numbers prove nothing."""
-        try:
-            budget = Budget(self.epsilon, self.delta)
-            contract = Contract(self.max_nonzero, self.max_items_per_user)
-            noise = self.noise_of()
-        except (ValueError, ArithmeticError) as error:
-            raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
-        certificate = certificate_of(noise, contract, budget)
-        return Plan(budget, contract, noise, "exact", certificate, lower_threshold=self.lower_threshold)
 
 
 class _OnLattice(PlanPart, kw_only=True, frozen=True):

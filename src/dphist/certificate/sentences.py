@@ -11,7 +11,7 @@ from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced,
 from dphist.certificate.request import is_query
 from dphist.certificate.schema import Guarantee
 from dphist.display import upper_figure
-from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
+from dphist.privacy.types import Plan
 
 # Conditions of a guarantee that only the publisher can ensure.
 _CONDITIONS: Final = {
@@ -122,14 +122,14 @@ def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
 
 
 def caveats_of(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
-    public = isinstance(plan.noise, PublicNoise)
+    public = plan.noise.public
     caveats = {
         "other-releases": True,
         "groups": True,
         # A top-k step needs no limit on users, and none is applied.
         "user-limit": "max-items-per-user" in request
         and ("top" not in request or plan.contract.max_nonzero is None),
-        "rounds": isinstance(plan.noise, RoundsNoise),
+        "rounds": plan.noise.in_rounds,
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),

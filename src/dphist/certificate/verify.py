@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dphist.certificate.aggregates import Published, sums_with_noise
 from dphist.certificate.endings import CERTIFICATE, DATABASES
 from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
-from dphist.certificate.proof import is_difference, sketch_problem, with_lower_threshold
+from dphist.certificate.proof import is_difference, plan_of, sketch_problem, with_lower_threshold
 from dphist.certificate.reading import Readback, read_release
 from dphist.certificate.request import (
     MARGIN,
@@ -259,7 +259,7 @@ class _Examination:
 
     def _prove(self, stated: Statement) -> Plan | None:
         """The plan with its delta recomputed from its exact numbers; all other numbers must follow from them."""
-        plan = stated.plan.plan()
+        plan = plan_of(stated.plan)
         self.delta, claimed = plan.certificate.delta, stated.plan.delta_certified
         if not math.isclose(claimed, self.delta, rel_tol=_LAST_DIGITS):
             self.problems.append(
@@ -284,7 +284,7 @@ class _Examination:
             ]:
                 self.problems.append("the plan's sums are not those of the request")
         else:
-            fits = not isinstance(plan.noise, RoundsNoise) and _fits_counts(plan, request)
+            fits = _fits_counts(plan, request)
         if not fits:
             self.problems.append("the plan relies on bounds that were not requested, or is for another request")
         if not isinstance(request, HistogramRequest) and (request.epsilon, request.delta) != (
@@ -321,7 +321,7 @@ class _Examination:
         if values.size and not is_difference(plan, release.asked):
             spare = offset if isinstance(release.request, SketchRequest) else 0.0
             self.largest_count = float(values.max()) - spare
-        if isinstance(plan.noise, RoundsNoise):
+        if plan.noise.in_rounds:
             self._check_margins(release)
         else:
             self._check_threshold(release, values, offset)
@@ -385,7 +385,7 @@ class _Examination:
         offset = stated.counts.offset
         if (offset is not None) != plan.releases_offset or not math.isfinite(offset or 0.0):
             self.problems.append("the certificate's counts do not follow from its plan")
-        if (stated.findings is not UNSET) != isinstance(plan.noise, RoundsNoise):
+        if (stated.findings is not UNSET) != plan.noise.in_rounds:
             self.problems.append("the certificate's findings do not follow from its plan")
         due = statement_of(
             plan, release.asked, private=self.private, offset=offset, version=stated.dphist,
@@ -430,16 +430,16 @@ class _Claim:
 def _fits(plan: Plan, request: EventsRequest) -> bool:
     """Whether a plan relies only on bounds that a release enforces for this request, or that it states."""
     contract, noise = plan.contract, plan.noise
-    if isinstance(noise, RoundsNoise) or (plan.mechanism == "known-domain") != (request.items is not None):
+    if noise.in_rounds or noise.public != (request.items is not None):
         return False
     # Without a mechanism in the request, the better kind of noise was planned.
-    if request.mechanism != "best" and (request.mechanism == "laplace") != isinstance(noise, LaplaceNoise):
+    if request.mechanism != "best" and (request.mechanism == "laplace") != (plan.mechanism == "laplace"):
         return False
     if plan.lower_threshold != with_lower_threshold(plan, request.to_dict()).lower_threshold:
         return False
     limit, top = request.max_items_per_user, request.top
     limited = limit is not None and contract.items >= min(limit, contract.nonzero)
-    if plan.mechanism == "known-domain":
+    if noise.public:
         return contract.items == contract.max_nonzero or limited
     if isinstance(noise, LatticeNoise) and plan.releases_offset:
         return top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
@@ -468,10 +468,10 @@ def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
 
 def _fits_counts(plan: Plan, request: SketchRequest | HistogramRequest) -> bool:
     """Whether a plan holds for a sketch or for counts from elsewhere, and the request has no other options."""
-    if plan.lower_threshold != 1:
+    if plan.lower_threshold != 1 or plan.noise.in_rounds:
         return False
     if isinstance(request, HistogramRequest):
-        return not plan.sums and plan.mechanism != "known-domain"
+        return not plan.sums and not plan.noise.public
     asked = request.to_dict()
     more = {name: asked[name] for name in ("count-name", "round", "dataset", "seed") if name in asked}
     return (
@@ -532,7 +532,7 @@ def _sums_problems(plan: Plan, request: EventsRequest, table: Any) -> list[str]:
             means = [values for name, values in columns.items() if not name.endswith("_error")]
             if any(((values < low) | (values > high)).any() for values in means):
                 problems.append(f"a mean in the column {aggregate.name!r} is outside its bounds")
-        if isinstance(plan.noise, RoundsNoise):
+        if plan.noise.in_rounds:
             continue  # the numbers that the estimates came from are not published
         if len(columns) < len(names):
             problems.append(f"a value of the column {aggregate.name!r} is not a number")

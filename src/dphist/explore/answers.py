@@ -20,7 +20,7 @@ from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import plan_rounds
 from dphist.planning.utility import count_noise
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import Budget, Plan, RoundsNoise
+from dphist.privacy.types import Budget, Plan
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf
@@ -181,7 +181,7 @@ def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dic
 def _margin(plan: Plan, summary: Summary) -> str:
     """The margin of the counts; empty without counts or if it is not known."""
     words = summary.margin_words
-    if isinstance(plan.noise, RoundsNoise):
+    if plan.noise.in_rounds:
         # Without where to find it in the release.
         words = words.partition(";")[0] if summary.margin > 0.0 else ""
     return f": {words}" if words else ""
@@ -189,7 +189,7 @@ def _margin(plan: Plan, summary: Summary) -> str:
 
 def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
     margin, least = _margin(plan, summary), summary.hidden_below
-    about = "about " if isinstance(plan.noise, RoundsNoise) else ""
+    about = "about " if plan.noise.in_rounds else ""
     if least is None:
         return f"All {plan.contract.max_nonzero:,} items of the list are released{margin}."
     if plan.releases_offset and top is not None:

@@ -13,7 +13,7 @@ from dphist.errors import DphistError
 from dphist.planning.planner import CAP_ALONE
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise
-from dphist.privacy.types import LaplaceNoise, Plan, PublicNoise, RoundsNoise
+from dphist.privacy.types import Plan, RoundsNoise
 
 MECHANISMS: Final = {
     "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),
@@ -65,7 +65,7 @@ def _rounds(noise: RoundsNoise) -> list[str]:
     )
     if noise.alone is None:
         return [found, measured]
-    kind = "Laplace" if isinstance(noise.alone, LaplaceNoise) else "Gaussian"
+    kind = "Laplace" if noise.alone.mechanism == "laplace" else "Gaussian"
     alone = (
         f"Users with one item are a group of their own, with {kind} noise of ±{figure(1.96 * noise.alone.sigma)} "
         f"(95 %): what more than {figure(noise.alone.threshold)} of them have is found too."
@@ -75,7 +75,7 @@ def _rounds(noise: RoundsNoise) -> list[str]:
 
 def _choice(plan: Plan) -> str:
     contract, items = plan.contract, plan.contract.items
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         reason = f"the {contract.max_nonzero:,} items are public"
     elif plan.mechanism == "top-k":
         reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
@@ -107,7 +107,7 @@ def _sums(plan: Plan) -> list[str]:
 
 
 def _passing(plan: Plan) -> str:
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         return "Every item on the list is released; there is no threshold."
     law, lower, rank = count_noise(plan.noise), plan.lower_threshold, f"{plan.contract.nonzero + 1:,.0f}"
     # With an offset, counts are relative to the one that was subtracted, which is at least `lower` - 1.
@@ -131,7 +131,7 @@ def _passing(plan: Plan) -> str:
 
 def _alternatives(plan: Plan) -> list[str]:
     contract = plan.contract
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         return []
     if contract.max_nonzero is None:
         return [_other_limits(plan), "" if CAP_ALONE in plan.notes else _top_instead(plan)]

@@ -362,7 +362,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
     notes = list(verdict_of(budget).warnings)
     scale = contract.items / budget.epsilon
     deviation = math.sqrt(2.0) * scale
-    unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
+    unknown_items = noise.mechanism in ("gshm", "csh")
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
         noise_is = "less" if deviation < noise.total_noise else "more"

@@ -112,6 +112,16 @@ class _Family:
     """What all kinds of noise have in common, except where one overrides it."""
 
     kind: ClassVar[str] = "discrete"
+    # Whether all items of a public list are released, and whether items are found in rounds and then measured.
+    public: ClassVar[bool] = False
+    in_rounds: ClassVar[bool] = False
+    # Whether noise moves counts by whole users.
+    whole: ClassVar[bool] = False
+
+    @property
+    def steps_of_count(self: Any) -> int:
+        """Steps of the noise per unit of an engine's counts."""
+        return int(self.lattice)
 
     @property
     def threshold(self: Any) -> float:
@@ -122,6 +132,18 @@ class _Family:
     def total_noise(self: Any) -> float:
         """Standard deviation of a released count."""
         return float(self.sigma)
+
+    def rows(self: Any, lower_threshold: int) -> list[tuple[str, str]]:
+        """What a plan with this noise prints."""
+        gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        threshold = f"{self.threshold + (lower_threshold - 1)!r} ({lower_threshold} + tau)"
+        return [
+            # In full: a plan with a rounded sigma or threshold has not been certified.
+            ("noise of each count", f"{self.sigma!r}"),
+            ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
+            ("total noise", f"{self.total_noise:.6g}"),
+            ("threshold", "none" if math.isinf(self.threshold) else threshold),
+        ]
 
     def to_dict(self: Any) -> dict[str, Any]:
         """The keys of `dphist plan --json`."""
@@ -144,6 +166,8 @@ class Noise(_Family):
     """
 
     kind: ClassVar[str] = "continuous"
+    steps_of_count: ClassVar[int] = 1
+    sums: ClassVar[tuple[SumNoise, ...]] = ()
     sigma: float
     sigma_shared: float
     tau: float
@@ -277,6 +301,7 @@ class LatticeNoise(_Family):
 class PublicNoise(LatticeNoise):
     """Discrete noise for a public list of items: all items are released, without a threshold."""
 
+    public: ClassVar[bool] = True
     limit: int = 1
 
     def __post_init__(self) -> None:
@@ -305,6 +330,8 @@ class LaplaceNoise(_Family):
     """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
 
     mechanism: ClassVar[str] = "laplace"
+    whole: ClassVar[bool] = True
+    sums: ClassVar[tuple[SumNoise, ...]] = ()
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
     gamma: ClassVar[float] = math.inf
@@ -360,6 +387,9 @@ class RoundsNoise(_Family):
     """
 
     mechanism: ClassVar[str] = "rounds"
+    in_rounds: ClassVar[bool] = True
+    # With weights, engines count in steps already.
+    steps_of_count: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
     lattice: int
     variance: Fraction
@@ -500,7 +530,7 @@ class RoundsNoise(_Family):
                 return times * one, times * one / self.shared
         return limit * one, Fraction(0)
 
-    def rows(self) -> list[tuple[str, str]]:
+    def rows(self, _lower_threshold: int) -> list[tuple[str, str]]:
         limits = ", ".join(f"{limit / self.lattice:.4g}" for limit in self.limits)
         return [
             *([("threshold of each round", f"{limits} users")] if self.limits else []),
@@ -705,8 +735,7 @@ class Plan(Listing):
 
     @property
     def steps_of_count(self) -> int:
-        """Steps of the noise per unit of an engine's counts; with weights, engines count in steps already."""
-        return 1 if isinstance(self.noise, (Noise, RoundsNoise)) else self.noise.lattice
+        return self.noise.steps_of_count
 
     @property
     def releases_offset(self) -> bool:
@@ -715,7 +744,7 @@ class Plan(Listing):
 
     @property
     def sums(self) -> tuple[SumNoise, ...]:
-        return self.noise.sums if isinstance(self.noise, (LatticeNoise, RoundsNoise)) else ()
+        return self.noise.sums
 
     @property
     def summed(self) -> tuple[SumNoise, ...]:
@@ -742,16 +771,14 @@ class Plan(Listing):
 
     def rows(self) -> list[tuple[str, str]]:
         nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
-        public = self.mechanism == "known-domain" or (
-            isinstance(self.noise, RoundsNoise) and self.noise.listed > 0
-        )
+        public = math.isinf(self.threshold)
         chosen = f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'"
         return [
             ("mechanism", chosen),
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
-            *(self.noise.rows() if isinstance(self.noise, RoundsNoise) else self._rows_of_noise()),
+            *self.noise.rows(self.lower_threshold),
             *(
                 (
                     f"sum of values from {float(noise.low):g} to {float(noise.high):g}",
@@ -766,15 +793,4 @@ class Plan(Listing):
             ),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
-        ]
-
-    def _rows_of_noise(self) -> list[tuple[str, str]]:
-        gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
-        threshold = f"{self.threshold!r} ({self.lower_threshold} + tau)"
-        return [
-            # In full: a plan with a rounded sigma or threshold has not been certified.
-            ("noise of each count", f"{self.sigma!r}"),
-            ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
-            ("total noise", f"{self.total_noise:.6g}"),
-            ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]

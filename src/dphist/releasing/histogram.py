@@ -15,7 +15,7 @@ from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
 from dphist.errors import InvalidParameter, package
-from dphist.privacy.types import Noise, Plan, PublicNoise, RoundsNoise
+from dphist.privacy.types import Plan
 from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
@@ -64,11 +64,11 @@ def release_histogram(
     ['tea']
     """
     sound = certify_again(plan)
-    if isinstance(sound.noise, RoundsNoise):
+    if sound.noise.in_rounds:
         raise InvalidParameter(
             "a plan in rounds needs user events, as in dphist.release: plan with max_items_per_user"
         )
-    if isinstance(sound.noise, PublicNoise):
+    if sound.noise.public:
         raise InvalidParameter("a plan for a public list of items is for dphist.release only")
     if sound.sums:
         raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
@@ -78,9 +78,8 @@ def release_histogram(
         raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
     batch_size = int(batch_size)  # sums of narrow numpy integers would wrap around, and rows get noise twice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
-    assert not isinstance(sound.noise, Noise)
     top_k = rule is Nonzero.TOP_K
-    pieces = _pieces_of(items, counts, names, lattice=sound.noise.lattice, twice=top_k)
+    pieces = _pieces_of(items, counts, names, lattice=sound.steps_of_count, twice=top_k)
     floor, total = 0, None
     if top_k:
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
@@ -249,9 +248,8 @@ def release_sketch(
     The plan must be certified and hold for the sketch (`sketch_problem`). If it releases an offset, the noisy
     total that the sketch has `subtracted` is added to every count.
     """
-    assert not isinstance(plan.noise, Noise)
     # Clamped, because an error for too large a number would reveal it.
-    largest = LARGEST_EXACT // plan.noise.lattice
+    largest = LARGEST_EXACT // plan.steps_of_count
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     rule, cut = Nonzero.PROMISED, Cut()
     if plan.releases_offset:

@@ -29,7 +29,7 @@ from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Secret, Task
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
+from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.request import Request
 from dphist.releasing.result import ARROW, Form, Names, Release
@@ -146,7 +146,7 @@ class NoiseSession:
         plan = self.plan
         draws = [Fresh(self.tap)] * (1 + len(plan.summed)) if draws is None else draws
         remaining = check_counts(self.cut.apply(counts), lattice=plan.steps_of_count)
-        if isinstance(plan.noise, PublicNoise) and remaining.size > plan.contract.nonzero:
+        if plan.noise.public and remaining.size > plan.contract.nonzero:
             # The length of a public list may be in the message.
             raise InvalidParameter(
                 f"a batch of {remaining.size} keys exceeds the public domain of {plan.contract.nonzero:.0f}"
@@ -165,7 +165,7 @@ class NoiseSession:
         """The formula at the top of this file, for consecutive counts of a batch."""
         noise = self.noise
         law: ExactSampler = _laplace(noise.scale) if isinstance(noise, LaplaceNoise) else _gaussian(noise.variance)
-        public = isinstance(noise, PublicNoise)
+        public = noise.public
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
         steps += counts[present] * self.plan.steps_of_count

@@ -292,10 +292,11 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 def _check_sums(plan: Plan, request: Request) -> None:
     """Raise `InvalidParameter` for bounds whose numbers a certificate cannot hold, or `verify` cannot read."""
     from dphist.certificate.numbers import sums_facts
+    from dphist.certificate.proof import plan_of
     from dphist.certificate.schema import plan_part
 
     try:
-        plan_part(plan).plan()
+        plan_of(plan_part(plan))
         sums_facts(plan, request.aggregates)
     except (InvalidParameter, ArithmeticError, ValueError):
         raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None

@@ -567,6 +567,7 @@ def _finish_table(work: Path, request: Request, booking: Booking, target: Target
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
+    from dphist.certificate.proof import plan_of
     from dphist.certificate.schema import Certificate, decode
     from dphist.certificate.verify import examine
     from dphist.releasing.result import Names, Release
@@ -578,7 +579,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     stated = decode(document)
     assert isinstance(stated, Certificate)
     # Certified again, because the file may be forged.
-    plan = stated.plan.plan()
+    plan = plan_of(stated.plan)
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)

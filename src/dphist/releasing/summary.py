@@ -22,7 +22,7 @@ from dphist.certificate.schema import Findings
 from dphist.certificate.sentences import caveats, conditions
 from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.planning.utility import count_noise
-from dphist.privacy.types import Budget, Plan, PublicNoise
+from dphist.privacy.types import Budget, Plan
 from dphist.privacy.verdict import Verdict, verdict_of
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
@@ -193,7 +193,7 @@ def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
     top = request.get("top")
     if top is not None and items < top:
         return f"{items:,} of at most {count_items(top)} stood out"
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         return f"{count_items(items)} released, all of a public list"
     return f"{count_items(items)} released"
 
@@ -223,7 +223,7 @@ def _two_digits(number: float) -> float:
 
 def _hidden_below(plan: Plan, request: Mapping[str, Any]) -> int | None:
     """The smallest number of users for which an item is released with probability 1/2."""
-    if isinstance(plan.noise, PublicNoise):
+    if plan.noise.public:
         return None
     return count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
 
@@ -245,7 +245,7 @@ def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
     """Whether a limit is applied that can leave items of a user out."""
     nonzero = plan.contract.max_nonzero
     top_k = "top" in request and nonzero is not None
-    whole_list = isinstance(plan.noise, PublicNoise) and plan.contract.items == nonzero
+    whole_list = plan.noise.public and plan.contract.items == nonzero
     return "max-items-per-user" in request and not top_k and not whole_list
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dphist.accounting.profile import certified_delta
 from dphist.certificate.numbers import half_width, rounding_step
-from dphist.certificate.proof import is_difference, is_perhaps_reduced
+from dphist.certificate.proof import is_difference, is_perhaps_reduced, plan_of
 from dphist.certificate.reading import match_values, read_certificate
 from dphist.certificate.request import MARGIN, count_column, recorded_options
 from dphist.certificate.schema import Findings, decode
@@ -152,7 +152,7 @@ def rows_of(table: Any, plan: Plan, document: Mapping[str, Any]) -> Rows:
     """The rows of a release from its Arrow table."""
     request, decimals = recorded_options(document), document["counts"]["decimals"]
     name, asked = count_column(request, table), request.get("interval")
-    place, in_rounds = table.column_names.index(name), isinstance(plan.noise, RoundsNoise)
+    place, in_rounds = table.column_names.index(name), plan.noise.in_rounds
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
     counts, level = numbers[name], float(asked or LEVEL)
     digits = column_digits(plan, request, counts, numbers)
@@ -223,7 +223,7 @@ def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
 
 
 def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
-    if isinstance(plan.noise, RoundsNoise):
+    if plan.noise.in_rounds:
         return "estimates"
     if is_difference(plan, request):
         return "differences"
@@ -265,7 +265,7 @@ class Selection:
 
 def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = None) -> Selection | None:
     """None if every item is released, or in rounds, where it depends on what is found."""
-    if math.isinf(plan.threshold) or isinstance(plan.noise, RoundsNoise):
+    if math.isinf(plan.threshold) or plan.noise.in_rounds:
         return None
     # If a user limit replaces the top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
@@ -485,7 +485,7 @@ def refuse_unverified(verified: Verification) -> None:
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
     stated = decode(document)
-    plan, request = stated.plan.plan(), stated.request.to_dict()
+    plan, request = plan_of(stated.plan), stated.request.to_dict()
     kind, rows = counts_kind(plan, request), rows_of(table, plan, document)
     findings, rounds = stated.findings or None, None
     if isinstance(plan.noise, RoundsNoise) and findings is not None:

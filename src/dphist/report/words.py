@@ -21,7 +21,7 @@ from dphist.certificate.sentences import (
 )
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
-from dphist.privacy.types import Budget, LaplaceNoise, RoundsNoise
+from dphist.privacy.types import Budget
 from dphist.privacy.verdict import guess_words
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
@@ -398,8 +398,8 @@ def _curve_note(facts: Facts) -> str:
             "NOT PRIVATE: this is the curve of the plan. The noise comes from a seed, so neither the curve nor "
             "the mark holds for this release."
         ]
-    if isinstance(facts.plan.noise, (LaplaceNoise, RoundsNoise)):
-        what = "Laplace noise" if isinstance(facts.plan.noise, LaplaceNoise) else "rounds"
+    what = {"laplace": "Laplace noise", "rounds": "rounds"}.get(facts.plan.mechanism)
+    if what is not None:
         notes.append(f"For {what} a point is not always the smallest possible bound.")
     return " ".join(notes)
 
@@ -528,7 +528,7 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
         numbers.append(("Certified δ", upper_figure(facts.verified.delta_certified, 6), meaning))
     if facts.rounds is not None:
         return [*numbers, *_rounds_numbers(facts, facts.rounds)]
-    often = "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
+    often = "3 of 4" if plan.mechanism == "laplace" else "2 of 3"
     selected = "" if math.isinf(plan.threshold) else ", before the threshold selects"
     numbers += [
         ("Mechanism", *MECHANISMS[plan.mechanism]),
