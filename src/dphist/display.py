@@ -6,6 +6,30 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any, ClassVar
+
+
+class Listing:
+    """A result with `rows` of labels and values: as text and, in notebooks, as a table with its `title`."""
+
+    def __str__(self: Any) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self: Any) -> str:
+        return html_table(self.title, self.rows())
+
+
+class Grid:
+    """A result with a `title` and `cells` below its `columns`, of which the first `texts` are not numbers."""
+
+    texts: ClassVar[int] = 1
+
+    def __str__(self: Any) -> str:
+        cells = self.cells()
+        return f"{self.title}\n\n{text_grid(self.columns, cells, left=self.texts)}" if cells else str(self.title)
+
+    def _repr_html_(self: Any) -> str:
+        return html_grid(self.title, self.columns, self.cells())
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str]], *, warning: str = "") -> str:

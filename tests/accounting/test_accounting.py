@@ -112,9 +112,8 @@ def test_epsilons_at_the_end_of_doubles() -> None:
 
 def test_a_budget_alone_is_randomised_response() -> None:
     profile = Profile((1.0,), (1e-5,))
-    losses, masses = profile.atoms()
-    assert losses.tolist() == [-1.0, 1.0]
-    assert masses == pytest.approx([(1 - 1e-5) / (1 + math.e), (1 - 1e-5) * math.e / (1 + math.e)])
+    for epsilon in (0.5, 1.0, 2.0):
+        assert to_pld(profile).get_delta_for_epsilon(epsilon) == pytest.approx(profile.delta(epsilon))
     assert profile.delta(0.0) == pytest.approx(1e-5 + (1 - 1e-5) * (math.e - 1) / (math.e + 1))
 
 

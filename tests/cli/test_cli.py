@@ -299,7 +299,7 @@ def test_help_has_examples_and_version_is_printed() -> None:
 
 
 def test_import_loads_nothing_heavy() -> None:
-    """`import dphist` and `dphist --help` must not import numpy, scipy, flint or altair."""
-    heavy = "{'numpy', 'scipy', 'flint', 'altair', 'jinja2', 'vl_convert'} & set(sys.modules)"
+    """`import dphist` and `dphist --help` must not import numpy, scipy or flint."""
+    heavy = "{'numpy', 'scipy', 'flint', 'jinja2', 'vl_convert'} & set(sys.modules)"
     code = f"import sys, dphist; import dphist.cli; dphist.cli.commands(); sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

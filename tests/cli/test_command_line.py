@@ -238,7 +238,7 @@ for words in json.loads(sys.argv[1]):
         try:
             main()
         except SystemExit as end:
-            heavy = {'scipy', 'flint', 'numba', 'altair', 'dphist.planning.planner'} & set(sys.modules)
+            heavy = {'scipy', 'flint', 'numba', 'dphist.planning.planner'} & set(sys.modules)
             print(json.dumps([message.getvalue(), end.code, sorted(heavy)]))
 """
 

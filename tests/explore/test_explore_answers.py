@@ -23,7 +23,6 @@ from dphist.simulation.population import Zipf
 from dphist.simulation.predict import given_population, trial
 
 pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
-pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
 from dphist.explore.answers import ANSWERS, expect

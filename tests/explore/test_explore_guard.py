@@ -22,7 +22,6 @@ from dphist.errors import InvalidParameter, MissingExtra
 pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("uvicorn", reason="no uvicorn: pip install -e '.[dev]'")
 pytest.importorskip("httpx", reason="no httpx: pip install -e '.[dev]'")
-pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
 import httpx
@@ -240,7 +239,7 @@ def test_the_server_needs_its_extras_and_a_port(monkeypatch: pytest.MonkeyPatch)
         serve(port=taken.getsockname()[1], browser=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dphist.explore.app")
-    with pytest.raises(MissingExtra, match=r"pip install starlette uvicorn altair vl-convert-python$"):
+    with pytest.raises(MissingExtra, match=r"pip install starlette uvicorn vl-convert-python$"):
         import_module("dphist.explore.app")
 
 

@@ -121,7 +121,7 @@ def test_an_unknown_dataset(path: Path, dataset: str, message: str) -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": math.nan}, "epsilon must be a finite number, not nan"),
     ({"delta": 1}, "delta must be below 1, not 1"),
-    ({"accounting": "moments"}, "accounting must be one of auto, gdp, zcdp, sum, not 'moments'"),
+    ({"accounting": "moments"}, "accounting must be 'auto' or 'gdp' or 'zcdp' or 'sum', not 'moments'"),
     ({"dataset": ""}, "dataset must be a name of 1 to 200 characters, not ''"),
     ({"dataset": "x" * 201}, "dataset must be a name of 1 to 200 characters"),
     ({"dataset": "a\nb"}, "dataset must be a name of printable characters, not 'a\\nb'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def test_a_ledger_keeps_the_accounting_that_an_earlier_version_chose(tmp_path: P
     plan = dphist.plan(epsilon=0.3, delta=1e-8, **CAPPED)
     spend = spend_of(plan, "zcdp")
     with ledger._writing(ledger.accounts()) as page:
-        body = spend.to_dict() | {"accounting": {"name": "zcdp", "share": 0.9}}
+        body = asdict(spend) | {"accounting": {"name": "zcdp", "share": 0.9}}
         page.append("booking", "log", body)
     found = Ledger.open(tmp_path / "a").account("log")
     assert (found.accounting, found.share, found.by_first) == ("zcdp", 0.9, True)
@@ -207,7 +208,7 @@ def test_a_ledger_keeps_the_accounting_that_an_earlier_version_chose(tmp_path: P
 def test_a_first_booking_without_a_valid_rule_is_refused(tmp_path: Path, rule: Any) -> None:
     path = tmp_path / "a"
     ledger = Ledger.init(path, "log", epsilon=3, delta=1e-6)
-    body: dict[str, Any] = Spend(1, 1e-7).to_dict() | ({} if rule is None else {"accounting": rule})
+    body: dict[str, Any] = asdict(Spend(1, 1e-7)) | ({} if rule is None else {"accounting": rule})
     with ledger._writing(ledger.accounts()) as page:
         page.append("booking", "log", body)
     with pytest.raises(LedgerError, match="entry 3 is not valid"):

@@ -150,7 +150,7 @@ def test_divergences_of_very_fine_steps_are_near_the_normal_one() -> None:
     [
         ({"columns": 0}, "1 to 256 columns"),
         ({"columns": 257}, "1 to 256 columns"),
-        ({"low": Fraction(0)}, "around 0"),
+        ({"low": Fraction(0)}, "must be -NORM and NORM"),
         ({"reach": 1 << 21}, "reach of at most"),
         ({"variance": Fraction((1 << 24) - 1)}, "variance of at least"),
     ],

@@ -131,7 +131,7 @@ BAD = [
         r"there is no ledger /.*/none",
     ),
     ({"epsilon": -1.0}, InvalidParameter, "epsilon must be"),
-    ({"accounting": "moments"}, InvalidParameter, "accounting must be one of"),
+    ({"accounting": "moments"}, InvalidParameter, "accounting must be 'auto' or"),
 ]
 
 
@@ -171,7 +171,7 @@ def test_the_ledger_stays_the_same_file_in_another_folder(tmp_path: Path, monkey
 def test_accounting(tmp_path: Path) -> None:
     place: dict[str, Any] = {"ledger": tmp_path / "ledger", "dataset": "log"}
     for more in ({}, place):
-        with pytest.raises(InvalidParameter, match="accounting must be one of auto, gdp, zcdp, sum, not 'pld'"):
+        with pytest.raises(InvalidParameter, match=r"accounting must be 'auto' .* not 'pld'"):
             session(accounting="pld", **more)
     assert not place["ledger"].exists()
     session(**place, accounting="auto").release(**ASKED)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
+from contribution import contribution_of_user, problem_of
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.audit import _problem, contribution_of_user
 from dphist.counting.task import Resources
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LatticeNoise
@@ -225,7 +225,7 @@ def test_one_user_moves_a_vector_by_its_reach_at_most(engine: Factory, tmp_path:
     assert (moved[:, 1] ** 2 + moved[:, 2] ** 2).max() > 0.9 * plan.sums[0].reach ** 2
     # Power: a longer vector is a problem.
     moved[:, 1] *= 2
-    assert "sum 1 changes by more" in str(_problem(moved, 2, plan.sums))
+    assert "sum 1 changes by more" in str(problem_of(moved, 2, plan.sums))
 
 
 def test_ledgers_and_sessions_price_vectors() -> None:

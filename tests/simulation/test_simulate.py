@@ -149,12 +149,12 @@ def test_recommendations(found: dphist.Simulation) -> None:
     mass = replace(found, goal="mass")
     assert mass.best is min(found.candidates, key=lambda one: one.missing)
     for one in (found, keys, mass):
-        assert one.reason.startswith(f"Choose {one.best.name}: ")
+        assert one.recommendation().startswith(f"Choose {one.best.name}: ")
 
 
 def test_nothing_is_recommended_where_nothing_is_released() -> None:
     none = dphist.simulate(zipf="1,1000,20", epsilon=1, delta=1e-6, caps=[4], tops=[10])
-    assert none.reason.startswith("Choose none of them")
+    assert none.recommendation().startswith("Choose none of them")
     assert none.to_dict()["recommended"]["option"] is None
     assert "*" not in str(none)
 

@@ -13,7 +13,7 @@ import pytest
 import dphist
 import oracles_simulation as oracle
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import count_noise, moments_with_offset, release_probability
+from dphist.planning.utility import count_noise, moments_with_offset
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.simulation.population import Population
 from dphist.simulation.predict import thin_counts, totals_of
@@ -42,7 +42,7 @@ def plan_with(noise: LatticeNoise | LaplaceNoise, *, top: int | None = None) -> 
 
 
 def test_continuous_noise_is_one_normal_law() -> None:
-    found = release_probability(Noise(2.0, 1.5, 6.25), np.array([0.0, 7.25, 9.75]))
+    found = count_noise(Noise(2.0, 1.5, 6.25)).probability(np.array([0.0, 7.25, 9.75]))
     assert found == pytest.approx([0.0, 0.5, 0.8413447460685429], rel=1e-11)
 
 
@@ -55,7 +55,7 @@ def test_counts_without_a_cap(noise: LatticeNoise | LaplaceNoise, users: int) ->
     assert found.probability[0] == pytest.approx(expected.probability, abs=1e-12)
     assert found.error[0] == pytest.approx(expected.error, abs=1e-12)
     assert found.distance[0] == pytest.approx(expected.distance, abs=1e-12)
-    assert release_probability(noise, at)[0] == found.probability[0]
+    assert count_noise(noise).probability(at)[0] == found.probability[0]
 
 
 @pytest.mark.parametrize("noise", [LAPLACE, GAUSSIAN], ids=["laplace", "gaussian"])

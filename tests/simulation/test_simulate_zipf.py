@@ -110,7 +110,7 @@ def test_a_trial_of_many_items() -> None:
 def test_forms_of_zipf() -> None:
     for given in (" 1 , 1e6 , 2000 ", [1, 1e6, 2000], np.array([1, 1e6, 2000]), ("1", "1e6", 2000)):
         assert zipf_from(given) == Zipf(1.0, 10**6, 2000)
-    with pytest.raises(InvalidParameter, match="spread must be one of geometric, same"):
+    with pytest.raises(InvalidParameter, match="spread must be 'geometric' or 'same'"):
         Zipf(1.0, 10, 10, 2.0, "even")  # type: ignore[arg-type]
 
 

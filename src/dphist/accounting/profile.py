@@ -17,7 +17,6 @@ from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, positiv
 from dphist.planning.compare import delta_at
 from dphist.privacy import balls
 from dphist.privacy.balls import rational
-from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import LaplaceNoise, Plan
 
 # For more items, the profile of Laplace noise is almost that of randomised response at m/scale.
@@ -84,19 +83,15 @@ class Profile:
     interval: float = INTERVAL
 
     def __post_init__(self) -> None:
-        pairs = list(zip(self.epsilons, self.deltas, strict=True))
         numbers = [*self.epsilons, *self.deltas, self.interval]
-        if any(isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) for x in numbers):
+        if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in numbers) or not self.epsilons:
             raise InvalidParameter("a profile needs points of finite numbers")
-        if not pairs:
-            raise InvalidParameter("a profile needs at least one point")
-        if not 0.0 <= self.epsilons[0] <= self.epsilons[-1] <= LARGEST_KNOT or self.interval <= 0.0:
-            raise InvalidParameter(f"a profile's epsilons must be between 0 and {LARGEST_KNOT:g}")
-        if not 0.0 <= self.deltas[-1] <= self.deltas[0] <= 1.0:
-            raise InvalidParameter("a profile's deltas must be between 0 and 1")
-        for (left, above), (right, below) in pairwise(pairs):
-            if left >= right or above < below:
-                raise InvalidParameter("a profile's epsilons must increase, and its deltas must not")
+        rising = all(left < right for left, right in pairwise((-1.0, *self.epsilons)))
+        falling = all(left >= right for left, right in pairwise((1.0, *self.deltas, 0.0)))
+        if not (rising and falling and self.epsilons[0] >= 0.0 and self.interval > 0.0):
+            raise InvalidParameter("a profile's epsilons must rise from 0, and its deltas fall from 1 to 0")
+        if self.epsilons[-1] > LARGEST_KNOT:
+            raise InvalidParameter(f"a profile's epsilons must be at most {LARGEST_KNOT:g}")
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[float, float]], *, interval: float = INTERVAL) -> Profile:
@@ -140,29 +135,6 @@ class Profile:
         slope = _first_slope([right]) if after == 0 else _slope(left, right)
         rise = slope * math.exp(epsilon) * math.expm1(right[0] - epsilon)
         return min(1.0, (right[1] + rise) * (1.0 + _HAIR))
-
-    def atoms(self) -> tuple[FloatArray, FloatArray]:
-        """The losses of the dominating pair, and their mass under its first distribution.
-
-        A chain with corners at e^l is the profile of a pair whose loss is one of the l or infinite: the change of
-        slope at e^l is the mass of l under the second distribution, and e^l times as much under the first. The
-        mirror image exchanges the two.
-
-        Guarantee: with the mass `infinite` at infinity, the profile of the pair is this one or barely above.
-        """
-        points = list(zip(self.epsilons, self.deltas, strict=True))
-        # How fast delta falls with e^epsilon on the way to each point.
-        first = 0.0 if points[0][0] == 0.0 else _first_slope(points)
-        slopes = np.array([first, *(_slope(a, b) for a, b in pairwise(points))])
-        corners = np.maximum(slopes - np.append(slopes[1:], 0.0), 0.0)
-        losses = np.array(self.epsilons)
-        if losses[0] == 0.0:
-            centre = max(0.0, 1.0 - self.deltas[0] - 2.0 * float(slopes[1])) if losses.size > 1 else 1.0
-            away, masses = losses[1:], corners[1:]
-            mass = np.concatenate([masses[::-1], [centre], masses * np.exp(away)])
-            return np.concatenate([-away[::-1], [0.0], away]), mass * (1.0 + _HAIR)
-        mass = np.concatenate([corners[::-1], corners * np.exp(losses)])
-        return np.concatenate([-losses[::-1], losses]), mass * (1.0 + _HAIR)
 
 
 def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:

@@ -304,25 +304,9 @@ def error_sentence(error: DphistError) -> str:
     return replace_names(pattern, lambda match: flag(match["name"]), error.with_flags)
 
 
-def print_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, bold: int | None = None
-) -> None:
-    """Print a table whose first `left` columns are texts; on a terminal, the row `bold` is bold."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        write_out(text_grid(head, cells, left=left) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < left else "right", overflow="fold")
-    for place, row in enumerate(cells):
-        # Otherwise rich would take brackets for markup.
-        table.add_row(*(Text(cell) for cell in row), style="bold" if place == bold else None)
-    Console(highlight=False).print(table)
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table whose first `left` columns are texts."""
+    write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
 
 
 @contextmanager

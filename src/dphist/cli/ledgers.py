@@ -190,7 +190,7 @@ def plan(
     def spend_at(other: float, by: Composer) -> Spend:
         return spend_of(_plan_for(other, delta, mechanism, contract, account), by.accounting)
 
-    left = account.remaining(composer, spend, spend_at=spend_at)
+    left = account.remaining(composer, spend, spend_at)
     facts = {
         **_facts(account), "fits": left.more > 0, "more": left.more,
         "delta_with_it": account.delta_with([spend], composer), "largest_epsilon": left.largest_epsilon,
@@ -203,15 +203,6 @@ def plan(
         show(facts, text, as_json)
     if not left.more:
         raise typer.Exit(3)
-
-
-def _composer(account: Account) -> Composer:
-    from dphist.ledger.accounts import composer_for
-
-    # With auto nothing is booked yet, so that the others would give the same.
-    return composer_for(
-        "sum" if account.accounting == "auto" else account.accounting, account.total, account.share
-    )
 
 
 def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any], account: Account) -> Plan:
@@ -242,7 +233,7 @@ def _releases_that_fit(account: Account) -> str:
 
 def _facts(account: Account) -> dict[str, Any]:
     total = {"epsilon": account.total.epsilon, "delta": account.total.delta, "accounting": account.accounting}
-    left = account.left(_composer(account))
+    left = account.left(account.composer)
     return {"dataset": account.name, **total, **left, "bookings": len(account.bookings)}
 
 
@@ -275,8 +266,8 @@ def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], kno
     write_out("\n")
     rows = []
     for account in chosen:
-        remaining = account.remaining_in_words(_composer(account))
         total = (repr(account.total.epsilon), repr(account.total.delta))
+        remaining = str(account.remaining())
         rows.append((account.name, *total, account.accounting, str(len(account.bookings)), remaining))
     print_table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "remaining"), rows, left=6)
     bookings = [booking for account in chosen for booking in account.bookings]

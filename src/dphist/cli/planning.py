@@ -187,9 +187,8 @@ def compare(
         for e in epsilon:
             for k in bounds:
                 given = {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options}
-                title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
                 found = compare_sums(**given, sums=sums, weights=weights)
-                tables.append(({**given, "ways": found.to_dict()}, f"{title}\n\n{found}"))
+                tables.append(({**given, "ways": found.to_dict()}, str(found)))
         show(
             {"comparisons": [data for data, _ in tables]}, "\n\n".join(text for _, text in tables) + "\n", as_json
         )
@@ -215,8 +214,7 @@ def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
         from dphist.publishing import write_file
         from dphist.report.charts import chart
 
-        content = chart(result).content("png" if plot.suffix.lower() == ".png" else "svg")
-        write_file(plot, content, force=force)
+        write_file(plot, chart(result).content(plot), force=force)
         write_error(f"Wrote {plot}")
 
 
@@ -361,7 +359,5 @@ def _show_simulation(result: Simulation) -> None:
     from dphist.simulation.population import NOTICE
 
     write_out(f"{fill(NOTICE)}\n\n{fill(result.title)}\n\n")
-    cells = result.cells()
-    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
-    print_table(result.columns, cells, bold=best)
+    print_table(result.columns, result.cells())
     write_out(f"\n{fill(privacy_sentence(result.budget))}\n\n{fill(result.recommendation(flags=True))}\n")

@@ -17,10 +17,11 @@ from dphist.planning.compare import ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import plan_rounds
-from dphist.planning.utility import half_width, release_probability
+from dphist.planning.utility import count_noise, half_width
+from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Budget, Plan, RoundsNoise
 from dphist.releasing.summary import Summary, summarize
-from dphist.report.charts import Chart, largest_counts_chart
+from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 from dphist.simulation.rounds import Forecast, forecast, trial_in_rounds
@@ -103,7 +104,11 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         findings=None if ahead is None else ahead.findings, margins=None if ahead is None else ahead.margins,
     )  # fmt: skip
     headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])
-    example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
+    where = "the uploaded counts" if data.get("csv") else "this example"
+    some = f"all {population.items:,} items"
+    if round(released) < population.items:
+        some = f"about {released:,.0f} of {population.items:,} items"
+    example = f"In {where}, {some} are released."
     pairs_words = _pairs_words(shares)
     return {
         "headline": headline,
@@ -140,8 +145,9 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
     kept = population if bound is None else population.first(bound)
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
-    chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
     listed = plan.mechanism == "known-domain"
+    chance = np.ones(counted.size) if listed else count_noise(plan.noise).probability(counted - floor)
+    chance = chance * (kept.number > 0.0)
     expected = Expected(
         population.number, population.counts, counted, chance,
         margin=np.full(counted.size, half_width(plan, 0.95)), threshold=None if listed else floor + plan.threshold,
@@ -150,9 +156,14 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     if not listed:
         totals = totals_of(plan, kept, cap=limit)
         items, covered = min(totals.released, float(bound or math.inf)), totals.kept
+    return expected, items, _shares(population, counted, covered)
+
+
+def _shares(population: Population, counted: FloatArray, covered: float) -> dict[str, float]:
+    """What happens to all (user, item) pairs, by the counted users of each item and the covered pairs."""
     pairs = float(population.counts @ population.number)
     released, cut = covered / pairs, max(0.0, 1.0 - float(counted @ population.number) / pairs)
-    return expected, items, {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
+    return {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
 
 
 def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dict[str, float]]:
@@ -162,10 +173,7 @@ def _from(ahead: Forecast, population: Population) -> tuple[Expected, float, dic
         number, population.counts, ahead.kept, ahead.chance, margin=np.nan_to_num(ahead.margin),
         threshold=None if needed is None else float(needed), in_rounds=True,
     )  # fmt: skip
-    pairs = float(population.counts @ number)
-    released = float((ahead.chance * ahead.kept) @ number) / pairs
-    cut = max(0.0, 1.0 - float(ahead.kept @ number) / pairs)
-    shares = {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
+    shares = _shares(population, ahead.kept, float((ahead.chance * ahead.kept) @ number))
     return expected, float(ahead.chance @ number), shares
 
 
@@ -191,11 +199,6 @@ def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
     which = f"Items with {about}{least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
     only = "" if top is None else f", but only the {top:,} most common"
     return f"{which} are mostly released{only}{margin}."
-
-
-def _example(where: str, items: int, released: float) -> str:
-    some = f"about {released:,.0f} of {items:,} items" if round(released) < items else f"all {items:,} items"
-    return f"In {where}, {some} are released."
 
 
 def _pairs_words(shares: Mapping[str, float]) -> str:
@@ -278,39 +281,28 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
             "A known list needs no threshold." if listed else "The other methods need a limit on items per user."
         )
         return {"columns": [], "rows": [], "thresholds": [], "note": note}
-    comparison, found = _find_comparison(**_comparison_keywords(keywords)), _find_plan(**keywords)
-    rows = list(comparison.rows)
+    compared = ("epsilon", "delta", "max_nonzero", "max_items_per_user")
+    bounds = {name: keywords[name] for name in compared if name in keywords}
+    top_alone = "top" in keywords and "max_items_per_user" not in keywords
+    if top_alone:
+        bounds["max_nonzero"] = keywords["top"]
+    rows, found = list(_find_comparison(**bounds).rows), _find_plan(**keywords)
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
         rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
     note = "The lowest threshold is in bold. Rows without a theorem for discrete noise are for "
     note += "continuous noise, which is never released."
-    if _is_top_alone(keywords):
+    if top_alone:
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {
         "columns": ["method", "threshold", "noise (standard deviation)", "threshold compared with Gaussian noise"],
         "rows": [
-            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio)]
+            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio_to_gshm)]
             for row in rows
         ],
         "thresholds": [row.threshold for row in rows],
         "note": note,
     }
-
-
-def _is_top_alone(keywords: dict[str, Any]) -> bool:
-    return "top" in keywords and "max_items_per_user" not in keywords
-
-
-def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The budget and bounds of the comparison; top-k alone is compared with k = K."""
-    found = {name: keywords[name] for name in ("epsilon", "delta")}
-    found |= {name: keywords[name] for name in ("max_nonzero", "max_items_per_user") if name in keywords}
-    return {**found, "max_nonzero": keywords["top"]} if _is_top_alone(keywords) else found
-
-
-def _chart_answer(drawn: Chart) -> dict[str, Any]:
-    return {"svg": drawn.svg(inline=True), "words": drawn.words}
 
 
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
@@ -336,7 +328,8 @@ def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     return {
         **outcome,
         "sentences": _trial_sentences(outcome, rounded),
-        **_chart_answer(largest_counts_chart(shown, words)),
+        "svg": largest_counts_chart(shown, words).svg(inline=True),
+        "words": words,
     }
 
 

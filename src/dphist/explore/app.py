@@ -139,11 +139,7 @@ class Connection(H11Protocol):
 def make_app(*, token: str, port: int) -> Starlette:
     template = (files("dphist.explore") / "page" / "index.html").read_text(encoding="utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
-    html = page.render(
-        size=fields.SIZE, items_per_user=fields.ITEMS_PER_USER, publish=fields.PUBLISH, privacy=fields.PRIVACY,
-        budget=fields.BUDGET, options=fields.OPTIONS, example=fields.EXAMPLE,
-        numbers=NUMBERS,
-    )  # fmt: skip
+    html = page.render(fields=fields, numbers=NUMBERS)
     # One computation at a time: the precision of ball arithmetic is global.
     computing = asyncio.Lock()
 

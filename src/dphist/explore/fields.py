@@ -145,7 +145,9 @@ class Question:
 
 
 def read_question(data: Mapping[str, object]) -> Question:
-    values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused_fields(data)}
+    # Fields that belong to another choice of what to publish are not read.
+    own, choice = {"top": "top", "public_items": "list", "sum_high": "sums"}, data.get("publish")
+    values = {field.name: field.read(data) for field in FIELDS if own.get(field.name, choice) == choice}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
     law: dict[str, Any] = {name: values.pop(name) for name in _LAW if name in values}
@@ -184,12 +186,6 @@ def read_question(data: Mapping[str, object]) -> Question:
         adjusted["mean_items"] = f"{most:g} is used, half of the {law['items']:,} items."
     known = min(values.pop("known", 0), law["items"])
     return Question({**budget, **values}, {"spread": "geometric", **law}, seed, known, adjusted)
-
-
-def _unused_fields(data: Mapping[str, object]) -> set[str]:
-    """Fields that belong to another choice of what to publish."""
-    own = {"top": "top", "public_items": "list", "sum_high": "sums"}
-    return {name for name, publish in own.items() if data.get("publish") != publish}
 
 
 def delta_for(users: int) -> float:

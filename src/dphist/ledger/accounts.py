@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from importlib import import_module
+from typing import Any, ClassVar, Final
 
-from dphist.display import html_grid, text_grid
+from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.privacy.types import Budget
 
@@ -28,7 +29,6 @@ MOST_COUNTED: Final = 1000
 _HALVINGS: Final = 10
 # The first estimate of the largest epsilon is nearly always right, and planning takes up to a second.
 _TRIES: Final = 3
-_COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
 
 
 def canonical(data: Any) -> str:
@@ -61,26 +61,13 @@ class Spend:
             if not isinstance(value, dict) and (value is not None or name == "document"):
                 raise InvalidParameter(f"{name} must be a dictionary, not {type(value).__name__}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def through_json(self) -> Spend:
         """Through JSON and back, so that exactly what is read later is composed."""
-        return Spend(**json.loads(canonical(self.to_dict())))
+        return Spend(**json.loads(canonical(asdict(self))))
 
 
-class Composer(Protocol):
-    """How the spends of a dataset add up."""
-
-    @property
-    def accounting(self) -> str:
-        """One of `ACCOUNTINGS`."""
-
-    def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """*Guarantee*: these releases together are (epsilon, result)-differentially private.
-
-        The result never decreases with another spend.
-        """
+# A composer says how spends add up. *Guarantee*: releases are (epsilon, `total_delta`)-private together, and it
+# never decreases with another spend.
 
 
 class SumComposer:
@@ -98,10 +85,13 @@ class SumComposer:
         return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def delta_of_rho(rho: float, epsilon: float) -> float:
-    from dphist.privacy.paper import delta_zcdp
+def _formulas(module: str) -> Any:
+    """A module of formulas, imported when it is first used because that takes time."""
+    return import_module(f"dphist.privacy.{module}")
 
-    return delta_zcdp(rho=rho, epsilon=epsilon)
+
+def _delta_of_rho(rho: float, epsilon: float) -> float:
+    return float(_formulas("paper").delta_zcdp(rho=rho, epsilon=epsilon))
 
 
 def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float:
@@ -115,25 +105,7 @@ def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float
 
 def largest_rho(epsilon: float, delta: float) -> float:
     """*Guarantee*: the delta of the result at this epsilon is at most `delta`."""
-    return _largest(lambda rho: delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
-
-
-def _delta_of_mu(squared: Fraction, epsilon: float) -> float:
-    from dphist.privacy.gaussian import delta_of_squared_move
-
-    return delta_of_squared_move(squared, epsilon=epsilon)
-
-
-def _largest_mu(epsilon: float, delta: float) -> float:
-    from dphist.privacy.gaussian import largest_squared_move
-
-    return largest_squared_move(epsilon, delta)
-
-
-def _mu_of_budget(epsilon: float) -> Fraction:
-    from dphist.privacy.gaussian import squared_move_of_pure
-
-    return squared_move_of_pure(Fraction(epsilon))
+    return _largest(lambda rho: _delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
 
 
 @dataclass(frozen=True)
@@ -152,9 +124,14 @@ class Loss:
 
 
 LOSSES: Final = {
-    "gdp": Loss("gdp", "mu_squared", _delta_of_mu, _largest_mu, _mu_of_budget),
+    "gdp": Loss(
+        "gdp", "mu_squared",
+        lambda squared, epsilon: _formulas("gaussian").delta_of_squared_move(squared, epsilon=epsilon),
+        lambda epsilon, delta: _formulas("gaussian").largest_squared_move(epsilon, delta),
+        lambda epsilon: _formulas("gaussian").squared_move_of_pure(Fraction(epsilon)),
+    ),
     "zcdp": Loss(
-        "zcdp", "rho", lambda rho, epsilon: delta_of_rho(float(rho), epsilon), largest_rho,
+        "zcdp", "rho", lambda rho, epsilon: _delta_of_rho(float(rho), epsilon), largest_rho,
         lambda epsilon: Fraction(epsilon) ** 2 / 2,
     ),
 }  # fmt: skip
@@ -239,6 +216,9 @@ class FilterComposer:
             lambda epsilon: self.loss.delta_of(wanted, epsilon) >= spend.delta, self.total.epsilon, 40
         )
         return min(gaussian, spend.epsilon * math.sqrt(growth))
+
+
+Composer = SumComposer | FilterComposer
 
 
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
@@ -337,13 +317,15 @@ def _two_digits(number: float) -> str:
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Grid):
     """A dataset: the total for all its releases, and what is booked.
 
     The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for gdp and zcdp, see
     `limits_of`.
     """
 
+    texts: ClassVar[int] = 2
+    columns: ClassVar[tuple[str, ...]] = ("entry", "booked", "epsilon", "delta", "written to")
     name: str
     total: Budget
     accounting: str
@@ -354,6 +336,11 @@ class Account:
     @property
     def spends(self) -> list[Spend]:
         return [booking.spend for booking in self.bookings]
+
+    @property
+    def composer(self) -> Composer:
+        """How the spends add up. With auto nothing is booked yet, so that all of `BY_FIRST` would do."""
+        return composer_for("sum" if self.accounting == AUTO else self.accounting, self.total, self.share)
 
     @property
     def title(self) -> str:
@@ -368,12 +355,6 @@ class Account:
             )
             for booking in self.bookings
         ]  # fmt: skip
-
-    def __str__(self) -> str:
-        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=2)}"
-
-    def _repr_html_(self) -> str:
-        return html_grid(self.title, _COLUMNS, self.cells())
 
     def booking_of(self, id: str) -> Booking | None:
         return next((booking for booking in self.bookings if booking.id == id), None)
@@ -407,39 +388,34 @@ class Account:
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
                 f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}; "
-                f"remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
+                f"remaining: {self.remaining(composer, spend, spend_at)}"
             )
 
     def left(self, composer: Composer) -> dict[str, float]:
         """What is spent or left, in the terms of the accounting."""
-        if composer.accounting == "sum":
+        if isinstance(composer, SumComposer):
             epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
             delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
             return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
-        limits = composer.left(self.spends) if isinstance(composer, FilterComposer) else {}
-        return {"delta_spent": max(0.0, self.delta_with([], composer)), **limits}
+        return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
 
     def remaining(
-        self, composer: Composer, spend: Spend, like: str = "this one", spend_at: SpendAt | None = None
+        self, composer: Composer | None = None, spend: Spend | None = None, spend_at: SpendAt | None = None
     ) -> Remaining:
-        """What remains, in releases like one with this spend; `spend_at` makes the largest epsilon exact."""
+        """What remains, in releases like one with this spend, or like the last booking.
+
+        `spend_at` makes the largest epsilon exact.
+        """
+        like, composer = "this one", composer or self.composer
+        if spend is None:
+            if not self.bookings:
+                return Remaining(0, self.total.epsilon, self.total.delta, "")
+            like, spend = "the last one", self.spends[-1]
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
         needed = composer.cost(spend)[1] if isinstance(composer, FilterComposer) else spend.delta
         delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
         return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
-
-    def remaining_in_words(
-        self,
-        composer: Composer,
-        spend: Spend | None = None,
-        like: str = "the last one",
-        spend_at: SpendAt | None = None,
-    ) -> str:
-        """What remains, in words: in releases like this one, or like the last booking."""
-        if not self.bookings and spend is None:
-            return repr(Remaining(0, self.total.epsilon, self.total.delta, ""))
-        return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends fit, counted up to `MOST_COUNTED`.

@@ -25,8 +25,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from dphist.display import html_table, text_table
-from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError
+from dphist.display import Listing
+from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, one_of
 from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
@@ -314,7 +314,7 @@ def _lock_file(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Accounts:
+class Accounts(Listing):
     """The datasets of a ledger, read from a checked chain."""
 
     chain: Chain
@@ -328,11 +328,9 @@ class Accounts:
             for name, a in self.datasets.items()
         ]
 
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(f"Ledger {self.id}", self.rows())
+    @property
+    def title(self) -> str:
+        return f"Ledger {self.id}"
 
     def find(self, dataset: str) -> Account:
         """The account of a dataset; raises `LedgerError` with the existing names."""
@@ -350,12 +348,6 @@ def _checked_name(name: str, what: str = "dataset") -> str:
     if not name.isprintable() or name != name.strip():
         raise InvalidParameter(f"{what} must be a name of printable characters, not {name!r}")
     return name
-
-
-def _checked_accounting(accounting: str) -> str:
-    if accounting not in ACCOUNTINGS:
-        raise InvalidParameter(f"accounting must be one of {', '.join(ACCOUNTINGS)}, not {accounting!r}")
-    return accounting
 
 
 def _plain_name(name: str) -> str:
@@ -383,7 +375,7 @@ def _accounts_of(chain: Chain) -> Accounts:
                 if body["accounting"] == "pld":
                     raise RemovedAccounting(entry.dataset)
                 total, name = Budget(body["epsilon"], body["delta"]), _checked_name(entry.dataset)
-                datasets[name] = Account(name, total, _checked_accounting(body["accounting"]))
+                datasets[name] = Account(name, total, one_of("accounting", body["accounting"], ACCOUNTINGS))
                 bookings[name] = {}
             elif entry.kind == "booking":
                 known, booking = bookings[entry.dataset], _booking_from(id, entry, body)
@@ -510,7 +502,7 @@ class _Page:
 
     def book(self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: Any) -> Booking:
         account = self.accounts.find(dataset)
-        body = spend.to_dict()
+        body = asdict(spend)
         if account.accounting == AUTO:
             share = {"share": composer.share} if isinstance(composer, FilterComposer) else {}
             body["accounting"] = {"name": composer.accounting, **share}
@@ -576,7 +568,11 @@ class Ledger:
     ) -> Ledger:
         """Add a dataset with its total to a new or existing ledger. The total can never be changed."""
         total, name = Budget(epsilon, delta), _checked_name(dataset)
-        body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": _checked_accounting(accounting)}
+        body = {
+            "epsilon": total.epsilon,
+            "delta": total.delta,
+            "accounting": one_of("accounting", accounting, ACCOUNTINGS),
+        }
         ledger = cls(ledger_path(path), wait_seconds)
         if not ledger._create_file(name, body) and not ledger._create_tables(name, body):
             with ledger._writing(ledger.accounts()) as page:

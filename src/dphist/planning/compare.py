@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
-from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.display import Grid, Listing
 from dphist.errors import (
     LARGEST_EPSILON,
     InvalidParameter,
     NotPrivate,
     finite_number,
+    one_of,
     positive_count,
     positive_number,
 )
@@ -57,43 +58,30 @@ class ComparisonRow:
     gamma: float | None
     total_noise: float
     tau: float
-    ratio: float
+    ratio_to_gshm: float
 
     @property
     def threshold(self) -> float:
         return 1.0 + self.tau
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "mechanism": self.mechanism,
-            "analysis": self.analysis,
-            "gamma": None if self.gamma is None or math.isinf(self.gamma) else self.gamma,
-            "total_noise": self.total_noise,
-            "tau": self.tau,
-            "threshold": self.threshold,
-            "ratio_to_gshm": self.ratio,
-        }
+        return {**vars(self), "threshold": self.threshold}
 
     def cells(self) -> tuple[str, ...]:
-        gamma = "-" if self.gamma is None or math.isinf(self.gamma) else f"{self.gamma:.6g}"
-        return (
-            self.mechanism,
-            self.analysis,
-            gamma,
-            f"{self.total_noise:.3f}",
-            f"{self.tau:.3f}",
-            f"{self.threshold:.3f}",
-            f"{self.ratio:.3f}" if self.ratio < 1e6 else "-",
-        )
+        numbers = (f"{number:.3f}" for number in (self.total_noise, self.tau, self.threshold))
+        gamma = "-" if self.gamma is None else f"{self.gamma:.6g}"
+        ratio = f"{self.ratio_to_gshm:.3f}" if self.ratio_to_gshm < 1e6 else "-"
+        return (self.mechanism, self.analysis, gamma, *numbers, ratio)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Grid):
     """All mechanisms and analyses for one budget and one contract."""
 
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
+    texts: ClassVar[int] = 2
     # The last column is tau relative to that of the exact GSHM.
     columns: ClassVar[tuple[str, ...]] = (
         "mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM",
@@ -113,15 +101,11 @@ class Comparison:
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
             "rows": [row.to_dict() for row in self.rows],
-            **({"curves": [curve.to_dict() for curve in frontiers(self)]} if curves else {}),
+            **({"curves": [asdict(curve) for curve in frontiers(self)]} if curves else {}),
         }
 
-    def __str__(self) -> str:
-        grid = text_grid(self.columns, (row.cells() for row in self.rows), left=2)
-        return f"{self.title}\n\n{grid}"
-
-    def _repr_html_(self) -> str:
-        return html_grid(self.title, self.columns, (row.cells() for row in self.rows))
+    def cells(self) -> list[tuple[str, ...]]:
+        return [row.cells() for row in self.rows]
 
 
 def compare(
@@ -151,9 +135,12 @@ def compare(
             ("csh", name, discrete_theorem(budget, contract, tight)) for name, tight in DISCRETE_ROWS.items()
         ]
     rows = [
-        ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
+        ComparisonRow(
+            name, analysis, noise.gamma if noise.sigma_shared else None, noise.total_noise, noise.tau,
+            noise.tau / gshm.tau,
+        )
         for name, analysis, noise in plans
-    ]
+    ]  # fmt: skip
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     noise = math.sqrt(2.0) * scale
@@ -186,16 +173,11 @@ def discrete_theorem(budget: Budget, contract: Contract, tight: bool) -> Noise:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The least tau by total noise under one analysis; below `least_noise` there is none."""
+    """Points of total noise and the least tau under one analysis; below `least_noise` there is none."""
 
     analysis: str
     least_noise: float
     points: tuple[tuple[float, float], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The points are pairs of total noise and tau."""
-        points = [list(point) for point in self.points]
-        return {"analysis": self.analysis, "least_noise": self.least_noise, "points": points}
 
 
 @lru_cache(maxsize=32)
@@ -233,8 +215,7 @@ def tau_for_noise(
 
 
 def _checked_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
-    if analysis not in ANALYSES:
-        raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
+    one_of("analysis", analysis, ANALYSES)
     if analysis.startswith("gshm") and sigma_shared > 0.0:
         raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
     if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
@@ -288,12 +269,13 @@ class SumsRow:
 
 
 @dataclass(frozen=True)
-class SumsComparison:
+class SumsComparison(Grid):
     """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them.
 
     The standard error of a vector is that of each of its columns.
     """
 
+    title: str
     rows: tuple[SumsRow, ...]
     names: tuple[str, ...]
 
@@ -312,12 +294,6 @@ class SumsComparison:
             )
             for row in self.rows
         ]  # fmt: skip
-
-    def __str__(self) -> str:
-        return text_grid(self.columns, self.cells())
-
-    def _repr_html_(self) -> str:
-        return html_grid("Sums beside counts", self.columns, self.cells())
 
 
 def compare_sums(
@@ -360,14 +336,21 @@ def compare_sums(
     rows.append(SumsRow("split", counts.total_noise, counts.threshold, alone))
     kinds = ["sum" if one.columns == 1 else "vector" for one in bounds]
     names = [f"the {kinds[0]}"] if len(kinds) == 1 else [f"{kind} {k}" for k, kind in enumerate(kinds, start=1)]
-    return SumsComparison(tuple(rows), tuple(names))
+    given = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "max_nonzero": max_nonzero,
+        "max_items_per_user": max_items_per_user,
+    }
+    title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
+    return SumsComparison(title, tuple(rows), tuple(names))
 
 
 _SURELY_BROKEN: Final = 1.0 - 1e-12
 
 
 @dataclass(frozen=True)
-class Certification:
+class Certification(Listing):
     """Upper bounds of delta of given noise, by analysis; that of `exact` is the certificate's.
 
     `delta_lower` is a lower bound, and `delta_exact` the value itself if it was asked for and could be computed.
@@ -407,11 +390,9 @@ class Certification:
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(f"delta at epsilon = {self.certificate.epsilon:g}", self.rows())
+    @property
+    def title(self) -> str:
+        return f"delta at epsilon = {self.certificate.epsilon:g}"
 
 
 def certify(
@@ -461,10 +442,8 @@ def certify(
 def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
     if delta is None:
         raise InvalidParameter("give --tau, or --delta for the least tau")
-    tau = tau_for_noise(
-        epsilon=epsilon, delta=delta, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-        max_nonzero=contract.max_nonzero, max_items_per_user=contract.max_items_per_user,
-    )  # fmt: skip
+    exact, budget = ANALYSES_BY_NAME["exact"], Budget(epsilon, delta)
+    tau = least_tau(exact, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
     if math.isinf(tau):
         raise NotPrivate(f"no tau is enough: the noise is too small for epsilon = {epsilon:g}, delta = {delta:g}")
     # It was found in doubles.

@@ -14,12 +14,11 @@ from numbers import Rational
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
-from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, positive_count
 from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
-from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
+from dphist.privacy.lattice import bits_for, infinite_event_discrete
 from dphist.privacy.numerics import (
     golden_minimum,
     least_passing,
@@ -31,7 +30,6 @@ from dphist.privacy.numerics import (
 from dphist.privacy.types import (
     FINEST_REACH,
     LEAST_VARIANCE,
-    MOST_COLUMNS,
     Budget,
     Certificate,
     Contract,
@@ -40,6 +38,7 @@ from dphist.privacy.types import (
     Objective,
     OffsetRule,
     SumNoise,
+    check_range,
     gamma_from,
 )
 
@@ -356,14 +355,9 @@ def check_bounds(low: object, high: object, columns: object = 1) -> Bounds:
         finite_number(name, value)
         # A float stands for the decimal number that it prints as.
         bounds.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
-    if not bounds[0] < bounds[1]:
-        raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
-    size = positive_count("columns", columns)
-    if size > MOST_COLUMNS:
-        raise InvalidParameter(f"a vector has at most {MOST_COLUMNS} columns, not {size}")
-    if size > 1 and bounds[0] != -bounds[1]:
-        raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low!r} and {high!r}")
-    return Bounds(bounds[0], bounds[1], size)
+    found = Bounds(bounds[0], bounds[1], positive_count("columns", columns))
+    check_range(*found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -376,11 +370,6 @@ class SumShares:
     @property
     def extra(self) -> float:
         return sum(self.extras, 0.0)
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The share of each sum in the whole squared sensitivity."""
-        return tuple(extra / (1.0 + self.extra) for extra in self.extras)
 
     def lattice_of_one_offset(self, least: int) -> int:
         """A power of two, on whose lattice (1 + extra)/2 is nearly a whole number of steps."""
@@ -552,7 +541,9 @@ def lattice_and_variances(
     with balls.precision(bits_for(budget.delta)):
 
         def delta(variance: float) -> float:
-            return balls.upper(_noise_alone(at(variance), budget, contract))
+            """Upper bound over all neighbours without new counts."""
+            family = lattice_family(at(variance), contract, epsilon=budget.epsilon, scale=budget.delta)
+            return balls.upper(family.gaussian_worst(0))
 
         variance = least_passing(lambda v: log_excess(delta(v), budget.delta), start, relative=1e-8)
         # Rounding both variances of a family may have changed their ratio.
@@ -602,19 +593,11 @@ def dyadic_up(value: float, digits: int = 34) -> Fraction:
     return Fraction(math.ceil(value * 2**exponent), 2**exponent)
 
 
-def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
-    """Upper bound of delta over all neighbours without new counts."""
-    return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
-
-
 def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:
     """The least limit at which the infinite event is within the budget, in doubles."""
     variance, shared = float(noise.variance), float(noise.variance_shared)
 
     def excess(limit: int) -> float:
-        if shared == 0:
-            tail = discrete_gaussian_tail(np.array([limit + 1]), variance=variance)
-            return log_excess(float(-np.expm1(contract.items * np.log1p(-tail))[0]), budget.delta)
         event = infinite_event_discrete(
             count=contract.items, variance=variance, variance_shared=shared, limit=limit, smallest=budget.delta
         )

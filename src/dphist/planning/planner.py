@@ -28,6 +28,7 @@ from dphist.planning.optimum import (
     share_budget,
     tune_gamma,
 )
+from dphist.planning.rounds import plan_rounds
 from dphist.planning.utility import verdict_of
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.lattice import squared_sensitivity_top_k
@@ -119,12 +120,8 @@ def plan(
                 "without a limit, items are found in rounds: give max_items_per_user, max_nonzero or top for "
                 "another mechanism, analysis or noise"
             )
-        from dphist.planning.rounds import plan_rounds
-
-        return plan_rounds(
-            budget, goal=one_of("goal", goal or "accuracy", ("accuracy", "keys")),
-            gaussian=mechanism == "gaussian", sums=bounds, weights=weights,
-        )  # fmt: skip
+        alone = mechanism == "gaussian"
+        return plan_rounds(budget, goal=goal or "accuracy", gaussian=alone, sums=bounds, weights=weights)
     if goal is not None:
         raise InvalidParameter("goal is for plans without a limit")
     if bounds and (not tuned or mechanism == "laplace"):

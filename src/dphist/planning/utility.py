@@ -167,7 +167,7 @@ class CountNoise:
         return np.asarray(self.least - np.asarray(counts, dtype=np.float64) * self.steps, dtype=np.float64)
 
     def probability(self, counts: ArrayLike) -> FloatArray:
-        """The probability that a count is released. A count of zero gets no noise and is never released."""
+        """The probability that a count, less what a top-k step subtracts, is released. One of zero never is."""
         return np.where(np.asarray(counts) > 0.0, self.tails.above(self.first(counts)).mass, 0.0)
 
     def passing_count(self, chance: float) -> int:
@@ -224,13 +224,6 @@ def count_noise(noise: AnyNoise) -> CountNoise:
     elif noise.offset == "independent":
         rest = shared
     return CountNoise(LatticeTails(own + shared), noise.lattice, noise.lattice + noise.limit + 1, part, rest)
-
-
-def release_probability(noise: AnyNoise, counts: ArrayLike) -> FloatArray:
-    """The probability that each count, less what a top-k step subtracts, is released."""
-    if isinstance(noise, PublicNoise):
-        return np.ones_like(np.asarray(counts, dtype=np.float64))
-    return count_noise(noise).probability(counts)
 
 
 def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:

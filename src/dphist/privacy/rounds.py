@@ -274,14 +274,11 @@ def gaussian_cost_of_rounds(noise: RoundsNoise) -> GaussianCost:
     if noise.alone is not None:
         with balls.precision(256):
             several = max(several, balls.upper(_passes(noise.alone) + arb(event.without_weight)))
-        squared = max(squared, _squared_mu_of_one(noise.alone))
+        if isinstance(noise.alone, LaplaceNoise):
+            squared = max(squared, squared_move_of_pure(1 / noise.alone.scale))
+        else:
+            squared = max(squared, noise.alone.lattice**2 / (noise.alone.variance - ROUNDING))
     return GaussianCost(_rounded_up(squared), several)
-
-
-def _squared_mu_of_one(noise: LaplaceNoise | LatticeNoise) -> Fraction:
-    if isinstance(noise, LaplaceNoise):
-        return squared_move_of_pure(1 / noise.scale)
-    return noise.lattice**2 / (noise.variance - ROUNDING)
 
 
 def _rounded_up(value: Fraction) -> Fraction:

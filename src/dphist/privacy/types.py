@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from dphist.display import html_table, text_table
+from dphist.display import Listing
 from dphist.errors import (
     LARGEST_COUNT,
     LARGEST_EPSILON,
@@ -25,6 +25,16 @@ FINEST_REACH: Final = 1 << 20
 MOST_COLUMNS: Final = 256
 # The certificate of a vector treats this share of its variance as rounding (docs/theory/sums.md).
 ROUNDED_SHARE: Final = Fraction(1, 1 << 24)
+
+
+def check_range(low: Fraction, high: Fraction, columns: int) -> None:
+    """Check the bounds of a sum, or of a vector with several columns."""
+    if not low < high:
+        raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low} and {high}")
+    if not 1 <= columns <= MOST_COLUMNS:
+        raise InvalidParameter(f"a vector has 1 to {MOST_COLUMNS} columns, not {columns}")
+    if columns > 1 and low != -high:
+        raise InvalidParameter(f"the bounds of a vector must be -NORM and NORM, not {low} and {high}")
 
 
 @dataclass(frozen=True)
@@ -45,16 +55,11 @@ class SumNoise:
     columns: int = 1
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise InvalidParameter(f"a sum needs LOW < HIGH, not {self.low} and {self.high}")
+        check_range(self.low, self.high, self.columns)
         if self.reach < 1 or self.variance <= 0:
             raise InvalidParameter(
                 f"a sum needs reach >= 1 and variance > 0, not {self.reach} and {self.variance}"
             )
-        if not 1 <= self.columns <= MOST_COLUMNS:
-            raise InvalidParameter(f"a vector needs 1 to {MOST_COLUMNS} columns, not {self.columns}")
-        if self.columns > 1 and self.low != -self.high:
-            raise InvalidParameter(f"a vector is around 0, not from {self.low} to {self.high}")
         if self.columns > 1 and (self.reach > FINEST_REACH or self.variance * ROUNDED_SHARE < 1):
             raise InvalidParameter(
                 f"a vector needs a reach of at most {FINEST_REACH} steps and a variance of at least "
@@ -103,8 +108,36 @@ def gamma_from(sigma: float, sigma_shared: float) -> float:
     return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
 
 
+class _Family:
+    """What all kinds of noise have in common, except where one overrides it."""
+
+    kind: ClassVar[str] = "discrete"
+
+    @property
+    def threshold(self: Any) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + float(self.tau)
+
+    @property
+    def total_noise(self: Any) -> float:
+        """Standard deviation of a released count."""
+        return float(self.sigma)
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """The keys of `dphist plan --json`."""
+        return {
+            "noise": self.kind,
+            "sigma": self.sigma,
+            "sigma_shared": self.sigma_shared,
+            "gamma": None if math.isinf(self.gamma) else self.gamma,
+            "total_noise": self.total_noise,
+            "tau": self.tau,
+            "threshold": self.threshold,
+        }
+
+
 @dataclass(frozen=True)
-class Noise:
+class Noise(_Family):
     """Idealised normal noise: `sigma` for each count, `sigma_shared` for all counts alike, threshold 1 + `tau`.
 
     `extra` is the squared move of all sums when one count changes, in units of the count's own squared move.
@@ -146,19 +179,15 @@ class Noise:
     def mechanism(self) -> str:
         return "csh" if self.sigma_shared > 0.0 else "gshm"
 
-    def to_dict(self) -> dict[str, Any]:
-        return family_dict(self)
-
 
 @dataclass(frozen=True)
-class LatticeNoise:
+class LatticeNoise(_Family):
     """Discrete noise, drawn exactly: whole steps of 1/lattice, rational variances, a limit (tau) in steps.
 
     A variance parameter V means Pr[x] proportional to exp(-x^2/(2V)) for x steps. `offset` is for top-k; the
     offset's noise has the variance of the shared noise. Each of the `sums` has its own step.
     """
 
-    kind: ClassVar[str] = "discrete"
     lattice: int
     variance: Fraction
     variance_shared: Fraction
@@ -214,10 +243,6 @@ class LatticeNoise:
         return math.hypot(self.sigma, shared, shared if self.offset == "independent" else 0.0)
 
     @property
-    def threshold(self) -> float:
-        return 1.0 + self.tau
-
-    @property
     def mechanism(self) -> str:
         if self.offset != "none":
             return "top-k"
@@ -238,7 +263,7 @@ class LatticeNoise:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **family_dict(self),
+            **super().to_dict(),
             "lattice": self.lattice,
             "variance_steps": str(self.variance),
             "variance_shared_steps": str(self.variance_shared),
@@ -276,10 +301,9 @@ class PublicNoise(LatticeNoise):
 
 
 @dataclass(frozen=True)
-class LaplaceNoise:
+class LaplaceNoise(_Family):
     """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
 
-    kind: ClassVar[str] = "discrete"
     mechanism: ClassVar[str] = "laplace"
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
@@ -303,16 +327,8 @@ class LaplaceNoise:
     def tau(self) -> float:
         return float(self.limit)
 
-    @property
-    def threshold(self) -> float:
-        return 1.0 + self.limit
-
-    @property
-    def total_noise(self) -> float:
-        return self.sigma
-
     def to_dict(self) -> dict[str, Any]:
-        return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
+        return {**super().to_dict(), "scale": str(self.scale), "limit_steps": self.limit}
 
 
 # Rounds: items are discovered in several rounds with pooled evidence, and measured in a last one.
@@ -330,7 +346,7 @@ _LARGEST_WHOLE: Final = 1 << 53
 
 
 @dataclass(frozen=True)
-class RoundsNoise:
+class RoundsNoise(_Family):
     """Discrete noise of rounds of discovery, of the sizes and of the measurement, in whole steps of 1/lattice.
 
     A draw with k parts of the budget has the variance parameter variance/k. A user has at most `most_items` items.
@@ -343,7 +359,6 @@ class RoundsNoise:
     has no rounds. With `shared` (own variance over shared variance) its measurement may share a draw.
     """
 
-    kind: ClassVar[str] = "discrete"
     mechanism: ClassVar[str] = "rounds"
     sigma_shared: ClassVar[float] = 0.0
     lattice: int
@@ -440,10 +455,6 @@ class RoundsNoise:
         return float(self.shared) if self.shared else math.inf
 
     @property
-    def total_noise(self) -> float:
-        return self.sigma
-
-    @property
     def threshold(self) -> float:
         """The limit of the last round, in users; there is none for a public list."""
         return self.limits[-1] / self.lattice if self.limits else -math.inf
@@ -503,10 +514,10 @@ class RoundsNoise:
             ("noise of each size", f"{self.sigma_sizes:.6g}"),
         ]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         alone = None if self.alone is None else {"mechanism": self.alone.mechanism, **self.alone.to_dict()}
         return {
-            **family_dict(self),
+            **super().to_dict(),
             "tau": None if self.listed else self.tau,
             "threshold": None if self.listed else self.threshold,
             "lattice": self.lattice,
@@ -521,19 +532,6 @@ class RoundsNoise:
             **({"shared": self.shared} if self.shared else {}),
             **({"sums": [noise.to_dict() for noise in self.sums]} if self.sums else {}),
         }
-
-
-def family_dict(noise: Noise | LatticeNoise | LaplaceNoise | RoundsNoise) -> dict[str, Any]:
-    """The keys of `dphist plan --json` that all kinds of noise share."""
-    return {
-        "noise": noise.kind,
-        "sigma": noise.sigma,
-        "sigma_shared": noise.sigma_shared,
-        "gamma": None if math.isinf(noise.gamma) else noise.gamma,
-        "total_noise": noise.total_noise,
-        "tau": noise.tau,
-        "threshold": noise.threshold,
-    }
 
 
 @dataclass(frozen=True)
@@ -617,7 +615,7 @@ class NeighbourCase:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Listing):
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
     `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
@@ -626,6 +624,7 @@ class Certificate:
     there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
 
+    title: ClassVar[str] = "Certificate"
     epsilon: float
     delta: float
     analysis: str
@@ -645,12 +644,6 @@ class Certificate:
             ("worst neighbours", str(self.binding_case)),
         ]
 
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table("Certificate", self.rows())
-
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
@@ -659,13 +652,14 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Listing):
     """Everything about a release that affects privacy, fixed before any data is read.
 
     Counts below `lower_threshold`, which does not depend on the data, are removed before noise is added. The noise
     is for counts that start at 1, so `lower_threshold` - 1 is subtracted first and added back afterwards.
     """
 
+    title: ClassVar[str] = "Plan"
     budget: Budget
     contract: Contract
     noise: AnyNoise
@@ -784,9 +778,3 @@ class Plan:
             ("total noise", f"{self.total_noise:.6g}"),
             ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]
-
-    def __str__(self) -> str:
-        return text_table(self.rows())
-
-    def _repr_html_(self) -> str:
-        return html_table("Plan", self.rows())

@@ -110,7 +110,7 @@ def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = 
     """
     if account.accounting != AUTO:
         spend = spend_of(planned, account.accounting, document)
-        return spend, composer_for(account.accounting, account.total, account.share)
+        return spend, account.composer
 
     def priced(accounting: str) -> tuple[int, float, Spend, Composer]:
         """How many such releases fit, how many times the loss does, the cost, and how costs add up."""
@@ -157,9 +157,8 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
     with suppress(LedgerError):
         account = Ledger.open(ledger).account(dataset)
         booking = next(booking for booking in account.bookings if booking.number == receipt["entry"])
-        composer = composer_for(account.accounting, account.total, account.share)
         first = account.by_first and booking is account.bookings[0]
-        remaining = account.remaining_in_words(composer, booking.spend, "this one")
+        remaining = account.remaining(spend=booking.spend)
         return f"{remaining}. {_DECIDED[account.accounting] if first else ''}".rstrip()
     return "unknown, because the ledger cannot be read now."
 

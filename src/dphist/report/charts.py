@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from dphist.display import figure, printable, upper_figure
-from dphist.errors import InvalidParameter, MissingExtra, install_command
+from dphist.errors import InvalidParameter, package
 from dphist.planning.compare import Comparison, frontiers
-from dphist.privacy.types import Plan, RoundsNoise
+from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import (
@@ -36,8 +36,8 @@ from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
-FigureFormat = Literal["svg", "png"]
 Spec = dict[str, Any]
+PLOTS: Final = (".png", ".svg")
 
 # Okabe and Ito's colours for colour-blind readers, with a contrast of at least 3:1 on white and on the dark page
 # (orange is darkened for that).
@@ -103,14 +103,6 @@ class Chart:
         """The Vega-Lite definition."""
         return {"title": self.title.split("\n"), "description": self.words, **self.spec, "config": _CONFIG}
 
-    def to_altair(self) -> Any:
-        """The chart as an altair object, to change or to render live."""
-        try:
-            import altair
-        except ImportError:
-            raise MissingExtra(f"to_altair needs altair: {install_command('plot')}") from None
-        return altair.Chart.from_dict(self.to_dict())
-
     def svg(self, *, inline: bool = False) -> str:
         """The chart as SVG with its text alternative; `inline` for a page that sets the colour of text itself."""
         spec = {**self.to_dict(), "config": {**_CONFIG, "aria": False, "background": "transparent"}}
@@ -141,15 +133,15 @@ class Chart:
         # After the signature (8 bytes) and the header chunk (25 bytes).
         return image[:33] + chunk + image[33:]
 
-    def content(self, format: FigureFormat) -> bytes:
-        return self.svg().encode() if format == "svg" else self.png()
+    def content(self, path: Path) -> bytes:
+        """The content of an .svg or .png file."""
+        if path.suffix.lower() not in PLOTS:
+            raise InvalidParameter(f"a chart is saved as .svg or .png, not {path.name!r}")
+        return self.svg().encode() if path.suffix.lower() == ".svg" else self.png()
 
     def save(self, path: str | Path) -> None:
         """Write an .svg or .png file; an existing file is replaced."""
-        kind = Path(path).suffix.lower()
-        if kind not in (".svg", ".png"):
-            raise InvalidParameter(f"a chart is saved as .svg or .png, not {Path(path).name!r}")
-        Path(path).write_bytes(self.content("svg" if kind == ".svg" else "png"))
+        Path(path).write_bytes(self.content(Path(path)))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": self.svg(), "text/plain": f"{self.title}\n{self.words}"}
@@ -157,11 +149,7 @@ class Chart:
 
 def require_plotting() -> Any:
     """vl-convert, which turns Vega-Lite into SVG."""
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingExtra(f"charts need vl-convert: {install_command('plot')}") from None
-    return vl_convert
+    return package("vl_convert", "plot")
 
 
 @dataclass(frozen=True)
@@ -219,16 +207,14 @@ def _styles(
 
 def line_chart(
     name: str, title: str, words: str, lines: Mapping[str, Sequence[tuple[float, float]]], marks: Sequence[Mark],
-    x: Spec, y: Spec, *, styles: tuple[Sequence[str], Sequence[Any]] = _STYLES, points: bool = False,
-    low: bool = False,
+    x: Spec, y: Spec, *, points: bool = False, low: bool = False,
 ) -> Chart:  # fmt: skip
     """Labelled lines; `points` shows where they were computed, and labels of vertical marks are high or `low`."""
-    looks, layers = _styles(list(lines), *styles, orient="top", direction="horizontal"), []
-    for label, line in lines.items():
-        values = [{"label": label, "x": a, "y": b} for a, b in line]
-        layers.append(_layer({"type": "line", "strokeWidth": 2.5}, values, x=x, y=y, **looks))
-        if points:
-            layers.append(_layer({**_DOT, "size": 22}, values, x=x, y=y, color=looks["color"]))
+    looks = _styles(list(lines), *_STYLES, orient="top", direction="horizontal")
+    values = [{"label": label, "x": a, "y": b} for label, line in lines.items() for a, b in line]
+    layers = [_layer({"type": "line", "strokeWidth": 2.5}, values, x=x, y=y, **looks)]
+    if points:
+        layers.append(_layer({**_DOT, "size": 22}, values, x=x, y=y, color=looks["color"]))
     for mark in marks:
         values = [{"x": mark.x, "y": mark.y, "label": mark.label}]
         side = -1 if mark.on_left else 1
@@ -342,7 +328,7 @@ def describe_comparisons(comparisons: Sequence[Comparison]) -> str:
         best = min(comparison.rows, key=lambda row: row.tau)
         sentences.append(
             f"For {comparison.title} the lowest threshold is {best.threshold:.1f} "
-            f"({best.mechanism}, {best.analysis}), {best.ratio:.3f} times the exact GSHM's."
+            f"({best.mechanism}, {best.analysis}), {best.ratio_to_gshm:.3f} times the exact GSHM's."
         )
     return " ".join(sentences)
 
@@ -400,28 +386,16 @@ def curve_chart(
     return line_chart(name, "δ for every ε", words, {"δ, certified at the points": kept}, marks, x, y, points=True)
 
 
-def _plan_profile(plan: Plan) -> Chart:
+def plan_chart(plan: Plan) -> Chart:
+    """The privacy profile, and the probability of release if there is a threshold for counts."""
     budget, delta = plan.budget, plan.certificate.delta
     more = f"At ε = {budget.epsilon:g} it is {upper_figure(delta, 6)}, within the budget of {budget.delta:g}."
-    return curve_chart("profile", curve_of(plan), [Mark("budget", budget.epsilon, delta)], more)
-
-
-def _plan_release(plan: Plan) -> Chart:
+    parts = [curve_chart("profile", curve_of(plan), [Mark("budget", budget.epsilon, delta)], more)]
     # A request that is not empty: a plan does not say whether counts will be reduced.
-    selection = selection_of(plan, {"epsilon": plan.budget.epsilon})
-    if selection is None:
-        why = "for a public list every item is released"
-        if isinstance(plan.noise, RoundsNoise) and plan.noise.rounds:
-            why = "in rounds, what is released depends on what is found"
-        raise InvalidParameter(f"this plan has no part 'release': {why}")
-    return _probability(selection)
-
-
-def _plan_chart(plan: Plan) -> Chart:
-    parts = [_plan_profile(plan)]
-    if not isinstance(plan.noise, RoundsNoise) and math.isfinite(plan.threshold):
-        parts.append(_plan_release(plan))
-    title = f"{plan.mechanism}, ε = {plan.budget.epsilon:g}, δ = {plan.budget.delta:g}"
+    selection = selection_of(plan, {"epsilon": budget.epsilon})
+    if selection is not None:
+        parts.append(_probability(selection))
+    title = f"{plan.mechanism}, ε = {budget.epsilon:g}, δ = {budget.delta:g}"
     return panels("plan", title, " ".join(part.words for part in parts), parts)
 
 
@@ -459,7 +433,7 @@ def simulation_chart(simulation: Simulation) -> Chart:
         panel("distance", "distance of the counts"),
     ]
     data = printable(simulation.title)
-    title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.reason}"
+    title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.recommendation()}"
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
@@ -563,7 +537,7 @@ def _error(selection: Selection) -> Chart:
     # The few counts that are released with less than 1 % would dominate the chart.
     shown = [point for point in selection.points if point[1] >= 0.01]
     near = min(shown, key=lambda point: abs(point[0] - selection.even))
-    digits = max(0, 1 - math.floor(math.log10(shown[-1][3])))
+    digits = digits_of(shown[-1][3])
     first, last = (
         f"by {bias:,.{digits}f} on average if the {selection.axis} is {count:,} (standard deviation "
         f"{deviation:,.{digits}f})"
@@ -600,26 +574,18 @@ def _sizes(rounds: Rounds) -> Chart:
     return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 
 
-def chart(result: Any, part: str | None = None) -> Chart:
+def chart(result: Any) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
-    Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_altair()` makes
-    an altair chart of it. A plan has the parts "profile" and "release".
+    Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_dict()` is its
+    Vega-Lite definition, for other tools.
     """
-    makers: dict[str | None, Callable[[Plan], Chart]] = {}
-    if isinstance(result, Plan):
-        makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release}
-    if part in makers:
-        return makers[part](result)
-    if part is not None:
-        parts = ", ".join(filter(None, makers)) or "none"
-        raise InvalidParameter(f"this chart has no part {part!r} (parts: {parts})")
-    if isinstance(result, Comparison):
-        return frontier_chart(result)
-    if isinstance(result, Simulation):
-        return simulation_chart(result)
-    if isinstance(result, Release):
-        return release_chart(result)
+    makers: dict[type, Callable[[Any], Chart]] = {
+        Plan: plan_chart, Comparison: frontier_chart, Simulation: simulation_chart, Release: release_chart,
+    }  # fmt: skip
+    for kind, make in makers.items():
+        if isinstance(result, kind):
+            return make(result)
     if isinstance(result, Sequence) and result:
         if all(isinstance(comparison, Comparison) for comparison in result):
             charts, words = [frontier_chart(comparison) for comparison in result], describe_comparisons(result)

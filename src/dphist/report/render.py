@@ -29,34 +29,12 @@ LARGEST: Final = 8_000_000
 # Items longer than this are cut, and unfold.
 LONGEST_ITEM: Final = 240
 CUT_ITEM: Final = 160
-_TITLES: Final = {
-    "results": "Results",
-    "meaning": "What it means for people in the data",
-    "limits": "What the numbers leave out",
-    "expert": "For experts: the proof, the noise and the certificate",
-    "about": "What was released",
-    "promise": "What is guaranteed",
-    "numbers": "The numbers of this release",
-    "curve": "The guarantee for every epsilon",
-    "selection": "What is released, and how accurate it is",
-    "rounds": "How the items were found and measured",
-    "booking": "Booked in a ledger",
-    "certificate": "Certificate and verification",
-}
 _ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
     "where": "Condition", "user": "User column", "items": "Public list", "known": "Known items", "goal": "Goal",
     "dataset": "Dataset",
     "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
 }  # fmt: skip
-_CURVE: Final = (
-    "For every ε there is a certified δ: a release with this plan is (ε, δ)-differentially private. Lower is more "
-    "private."
-)
-_VERIFYING: Final = (
-    "The certificate has every number of the proof. Anyone can recompute the proof, without the data, with the "
-    "Python package dphist:"
-)
 
 
 def make_report(
@@ -93,7 +71,6 @@ def render(facts: Facts) -> str:
     certificate = facts.origin.certificate
     return environment.get_template("report.html").render(
         r=described,
-        titles=_TITLES,
         strip=[("Items", summary.headline, ""), *((label, *_split(text)) for label, text in first)],
         privacy=privacy.replace(f"; {summary.verdict.level}: ", ": "),
         verdict=summary.verdict.level.capitalize() if facts.private else "Not private",
@@ -104,12 +81,10 @@ def render(facts: Facts) -> str:
             ("Released items", f"{facts.rows.total:,}"),
             *((_ABOUT[key], value) for key, value in described["about"].items()),
         ],
-        curve_text=_CURVE,
         tables=words.tables(facts),
         row_names=names,
         item_columns=len(facts.rows.items),
         sealed=list(zip(("Certificate", "SHA-256 of its content (self_sha256)"), sealed, strict=False)),
-        verifying=_VERIFYING,
         charts={chart.name: chart for chart in report_charts(facts)},
         rows=rows,
         mark=PAGE_MARK,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
+from dphist import __version__
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import guess_words, half_width
@@ -40,6 +41,7 @@ BETWEEN: Final = (
     "above the drawn line."
 )
 _SEEDED: Final = f"{NOT_PRIVATE}, for tests. Anyone who knows or guesses the seed can remove the noise."
+_SEEDED_PLAN: Final = "The noise comes from a seed: what was proved holds for the plan only, not for this release."
 _RELY: Final = "For that you rely on the people who made the release."
 
 
@@ -56,7 +58,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "private": facts.private,
         "counts_are": facts.kind,
         "about": _about(facts),
-        "checks": _checks(facts),
+        "checks": [*([] if facts.private else [_SEEDED_PLAN]), *facts.verified.checks],
         "signature": facts.verified.signature,
         "signed_by": facts.verified.signed_by,
         "guarantee": _guarantee(facts),
@@ -371,8 +373,6 @@ _NO_CERTIFICATE: Final = (
 
 
 def _verified(facts: Facts) -> list[str]:
-    from dphist import __version__
-
     verified, written = facts.verified, facts.origin.certificate is not None
     signed = {
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
@@ -388,11 +388,6 @@ def _verified(facts: Facts) -> list[str]:
         "No file can show that the data was complete and correct, or that the noise was drawn as the certificate "
         f"says. {_RELY}",
     ]
-
-
-def _checks(facts: Facts) -> list[str]:
-    seeded = "The noise comes from a seed: what was proved holds for the plan only, not for this release."
-    return [*([] if facts.private else [seeded]), *facts.verified.checks]
 
 
 def _curve_note(facts: Facts) -> str:

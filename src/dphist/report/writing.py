@@ -13,11 +13,10 @@ from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.write import Kept, refuse_overwriting
 from dphist.publishing import write_file
-from dphist.report.charts import require_plotting
+from dphist.report.charts import PLOTS, require_plotting
 from dphist.report.render import PAGE_MARK
 
 PAGES: Final = (".html", ".htm")
-PLOTS: Final = (".png", ".svg")
 # Bytes at the beginning of a page that contain the mark.
 _HEAD: Final = 4096
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
-from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
+from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
 from dphist.privacy.numerics import FloatArray
 
 # Every view of a simulation starts with this.
@@ -137,8 +137,7 @@ class Zipf:
             raise InvalidParameter(
                 f"users must have at least 1 item and at most half of all items, not {self.items_per_user!r}"
             )
-        if self.spread not in get_args(Spread):
-            raise InvalidParameter(f"the spread must be one of {', '.join(get_args(Spread))}, not {self.spread!r}")
+        one_of("the spread", self.spread, get_args(Spread))
 
     @property
     def label(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -249,7 +249,11 @@ def trial(
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, cap=limit).released
     whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
-    counts = _draw_limited(population, limit, whole, seed)[: counted.items]
+    # Independent of the noise, which has the same seed.
+    generator, each = np.random.default_rng([seed, 1]), population.number.astype(np.int64)
+    trials, chance = lost_users(population.counts, *population.under(limit))
+    lost = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
+    counts = (whole - lost)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
@@ -258,30 +262,31 @@ def trial(
     if largest is not None and not top:
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])
         index, values, expected = index[kept], values[kept], min(expected, float(largest))
-    errors = np.abs(values - whole[index])
-    by_item = dict(zip(index.tolist(), values.tolist(), strict=True))
+    return trial_facts(
+        whole, index, {"released": values}, names, cut=int(whole.size - counts.size), expected=expected,
+        kept=int(counts.sum()) / total if total else 0.0,
+    )  # fmt: skip
+
+
+def trial_facts(
+    whole: IntArray, index: IntArray, columns: Mapping[str, Any], names: Sequence[str] | None, **facts: Any
+) -> dict[str, Any]:
+    """What a trial released: `columns` of the items at `index` of the `whole`; the first one are their counts."""
+    total, errors = int(whole.sum()), np.abs(next(iter(columns.values())) - whole[index])
+    row_of = {item: row for row, item in enumerate(index.tolist())}
     return {
         "notice": NOTICE,
         "items": int(whole.size),
         "users_items": total,
-        "cut": int(whole.size - counts.size),
-        "kept": int(counts.sum()) / total if total else 0.0,
         "released": int(index.size),
-        "expected": expected,
         "mean_absolute_error": float(errors.mean()) if errors.size else None,
         "share": float(whole[index].sum()) / total if total else 0.0,
         "top": [
-            {"item": names[i] if names else str(i + 1), "true": int(true), "released": by_item.get(i)}
+            {
+                "item": names[i] if names else str(i + 1), "true": int(true),
+                **{name: column[row_of[i]].item() if i in row_of else None for name, column in columns.items()},
+            }
             for i, true in enumerate(whole[:SHOWN])
         ],
-    }
-
-
-def _draw_limited(population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
-    """Counts under the limit."""
-    mean, variance = population.under(cap)
-    each = population.number.astype(np.int64)
-    # Independent of the noise, which has the same seed.
-    generator = np.random.default_rng([seed, 1])
-    trials, chance = lost_users(population.counts, mean, variance)
-    return whole - generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
+        **facts,
+    }  # fmt: skip

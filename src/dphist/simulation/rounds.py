@@ -29,8 +29,8 @@ from dphist.releasing.rounds import (
     rounds_noise,
 )
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, Population
-from dphist.simulation.predict import SHOWN, Items, Totals, sum_over_items
+from dphist.simulation.population import Population
+from dphist.simulation.predict import Items, Totals, sum_over_items, trial_facts
 
 # Draws for the items of a forecast: more for each item if there are few different counts.
 _DRAWS: Final = 1 << 17
@@ -244,25 +244,10 @@ def trial_in_rounds(
     estimates = estimate(evidence_of(plan, found, measured))
     whole, decimals = population.counts[place].astype(np.int64), count_decimals(plan)
     counts, margins = (rounded(column, decimals) for column in (estimates.count, estimates.margin(_LEVEL)))
-    errors = np.abs(counts - whole[found.numbers])
-    by_item = dict(zip(found.numbers.tolist(), zip(counts.tolist(), margins.tolist(), strict=True), strict=True))
-    total, ahead = int(whole.sum()), forecast(plan, population, known)
-    return {
-        "notice": NOTICE,
-        "items": int(whole.size),
-        "users_items": total,
-        "cut": 0,
-        "kept": float(counted.keeps @ population.number) / float(population.counts @ population.number),
-        "released": int(found.numbers.size),
-        "expected": float(ahead.chance @ population.number),
-        "mean_absolute_error": float(errors.mean()) if errors.size else None,
-        "within_margin": float((errors <= margins).mean()) if errors.size else None,
-        "share": float(whole[found.numbers].sum()) / total if total else 0.0,
-        "top": [
-            {
-                "item": names[i] if names else str(i + 1), "true": int(true),
-                **dict(zip(("released", "margin"), by_item.get(i, (None, None)), strict=True)),
-            }
-            for i, true in enumerate(whole[:SHOWN])
-        ],
-    }  # fmt: skip
+    within = np.abs(counts - whole[found.numbers]) <= margins
+    return trial_facts(
+        whole, found.numbers, {"released": counts, "margin": margins}, names, cut=0,
+        kept=float(counted.keeps @ population.number) / float(population.counts @ population.number),
+        expected=float(forecast(plan, population, known).chance @ population.number),
+        within_margin=float(within.mean()) if within.size else None,
+    )  # fmt: skip

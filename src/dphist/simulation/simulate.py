@@ -16,7 +16,7 @@ from dphist.planning.rounds import RoundsGoal
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
-from dphist.simulation.predict import Totals, totals_of
+from dphist.simulation.predict import totals_of
 from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
 Goal = Literal["counts", "keys", "mass"]
@@ -84,14 +84,35 @@ class Prediction:
             **{name: getattr(self, name) for name in _NUMBERS},
         }
 
+    def cells(self, *, star: bool) -> tuple[str, ...]:
+        # Errors of items that are hardly ever released are meaningless.
+        none = self.mean_error is None or self.items < _SHOWN
+        noise, threshold = self.plan.total_noise, self.plan.threshold
+        plan = ("-", "-") if self.kind == "goal" else (f"{noise:,.1f}", f"{threshold:,.1f}")
+        return (
+            f"{self.kind} {self.value}" + (" *" if star else ""),
+            *plan,
+            f"{self.items:,.1f}",
+            f"{self.items_deviation:,.1f}",
+            f"{self.missing:.1%}",
+            "-" if none else f"{self.mean_error:,.2f}",
+            "-" if none or self.relative_error is None else f"{self.relative_error:.2%}",
+            "-" if none or self.bias is None else f"{self.bias:+,.2f}",
+            f"{self.distance:.4f}",
+        )
+
 
 _OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "cap": "max_items_per_user", "top": "top"}
 
 
-def make_prediction(
-    kind: Kind, value: int | str, plan: Plan, totals: Totals, population: Population
-) -> Prediction:
+def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
     """From sums to means, which are None if less than a thousandth of an item is expected."""
+    chosen: dict[str, Any] = {_OPTIONS[kind]: value}
+    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
+    if kind == "goal":
+        totals = totals_in_rounds(plan, population)
+    else:
+        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
     return Prediction(
@@ -106,16 +127,6 @@ def make_prediction(
         bias=totals.error / released if some else None,
         distance=(totals.missed + totals.distance) / pairs,
     )
-
-
-def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
-    chosen: dict[str, Any] = {_OPTIONS[kind]: value}
-    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
-    if kind == "goal":
-        totals = totals_in_rounds(plan, population)
-    else:
-        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
-    return make_prediction(kind, value, plan, totals, population)
 
 
 def default_caps(largest: int) -> tuple[int, ...]:
@@ -167,11 +178,6 @@ class Simulation:
         """Whether no candidate is expected to release an item, so that none is recommended."""
         return max(candidate.items for candidate in self.candidates) < _HARDLY_ANY
 
-    @property
-    def reason(self) -> str:
-        """The recommendation, with its options as keyword arguments."""
-        return self.recommendation()
-
     def recommendation(self, *, flags: bool = False) -> str:
         """The recommendation, with its options as keyword arguments or as flags."""
         best = self.best
@@ -216,7 +222,7 @@ class Simulation:
 
     def cells(self) -> list[tuple[str, ...]]:
         best = None if self.hopeless else self.best
-        return [_cells(candidate, star=candidate is best) for candidate in self.candidates]
+        return [candidate.cells(star=candidate is best) for candidate in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `dphist simulate --json`."""
@@ -243,28 +249,12 @@ class Simulation:
         return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"
 
     def __str__(self) -> str:
-        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.reason])
+        return "\n".join(
+            [NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.recommendation()]
+        )
 
     def _repr_html_(self) -> str:
-        return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
-
-
-def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
-    # Errors of items that are hardly ever released are meaningless.
-    none = candidate.mean_error is None or candidate.items < _SHOWN
-    noise, threshold = candidate.plan.total_noise, candidate.plan.threshold
-    plan = ("-", "-") if candidate.kind == "goal" else (f"{noise:,.1f}", f"{threshold:,.1f}")
-    return (
-        f"{candidate.kind} {candidate.value}" + (" *" if star else ""),
-        *plan,
-        f"{candidate.items:,.1f}",
-        f"{candidate.items_deviation:,.1f}",
-        f"{candidate.missing:.1%}",
-        "-" if none else f"{candidate.mean_error:,.2f}",
-        "-" if none or candidate.relative_error is None else f"{candidate.relative_error:.2%}",
-        "-" if none or candidate.bias is None else f"{candidate.bias:+,.2f}",
-        f"{candidate.distance:.4f}",
-    )
+        return html_grid(f"{self.title}. {self.recommendation()}", self.columns, self.cells(), warning=NOTICE)
 
 
 def simulate(
