@@ -324,16 +324,12 @@ def _escape_formulas(table: Any) -> Any:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     flat = _flatten(table)
     columns = [
-        _replace_text(column, *_ESCAPE)
+        pc.replace_substring_regex(column, *_ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
         else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
     return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
-
-
-def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    return pc.replace_substring_regex(column, pattern, replacement)
 
 
 def read_text(
@@ -358,8 +354,9 @@ def read_text(
         raise ValueError("other columns")
     cells = table.columns
     if escape_formulas:
-        decimals = [types.get(name, "").startswith("decimal") for name in columns]
-        cells = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
+        for place, name in enumerate(columns):
+            if not types.get(name, "").startswith("decimal"):
+                cells[place] = pc.replace_substring_regex(cells[place], *_UNESCAPE)
     return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
 
 

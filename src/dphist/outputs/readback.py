@@ -373,11 +373,6 @@ def _too_large(limit: int) -> str:
     return f"its table takes more than {limit >> 20:,} MiB of memory, which is too much for its size"
 
 
-def _batches(job: dict[str, Any], file: BinaryIO) -> Iterator[Any]:
-    """The batches of the file of a job."""
-    return (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
-
-
 def _stream(batches: Iterator[Any]) -> None:
     """Write batches one by one; the first one has the schema."""
     out, first = os.fdopen(1, "wb", closefd=False), next(batches)
@@ -437,7 +432,8 @@ def decode_for_parent() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
     try:
-        _stream(_batches(job, os.fdopen(0, "rb", closefd=False)))
+        read = _parquet if job["kind"] == "parquet" else _arrow
+        _stream(read(os.fdopen(0, "rb", closefd=False), job["rows"]))
     except Unreadable as error:
         sys.stderr.write(str(error))
         code = _REFUSED

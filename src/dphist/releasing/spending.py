@@ -156,16 +156,13 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
         composer = composer_for(account.accounting, account.total, account.share)
         first = account.by_first and booking is account.bookings[0]
         remaining = account.remaining_in_words(composer, booking.spend, "this one")
-        return f"{remaining}. {_DECIDED[account.accounting] if first else ''}".rstrip()
+        decided = _ADDED if account.accounting == "sum" else account.accounting
+        return f"{remaining}. {_DECIDED.format(decided) if first else ''}".rstrip()
     return "unknown, because the ledger cannot be read now."
 
 
-_DECIDED: Final = {
-    "gdp": "As the first release it fixes the accounting of the dataset: gdp.",
-    "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
-    "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
-    "which more releases like it fit than by gdp or zcdp.",
-}
+_DECIDED: Final = "As the first release it fixes the accounting of the dataset: {}."
+_ADDED: Final = "sum (epsilons and deltas are added), by which more releases like it fit than by gdp or zcdp"
 
 
 def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
