@@ -82,7 +82,8 @@ def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from dphist.outputs import readback
 
     def decode(job: dict[str, Any], limit: int, file: Any) -> Any:
-        return pa.Table.from_batches(list(readback._batches(job, file)))
+        read = readback._parquet if job["kind"] == "parquet" else readback._arrow
+        return pa.Table.from_batches(list(read(file, job["rows"])))
 
     monkeypatch.setattr(readback, "_decode", decode)
 

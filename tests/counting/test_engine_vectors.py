@@ -8,11 +8,9 @@ from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import strategies as st
 
 from dphist.counting.task import Value
-from dphist.errors import InvalidParameter
 from engine_cases import EACH_ENGINE, Factory, drawn
 from sum_cases import ODD, TEXTS, number, own_steps, sums, value
 
@@ -105,8 +103,3 @@ def test_engines_agree_on_every_step(engine: Factory) -> None:
             if part is wide:
                 expected.append(own_steps([by_name["x"]], total))
         assert list(found[place]) == expected
-
-
-def test_the_columns_of_a_vector_are_around_zero() -> None:
-    with pytest.raises(InvalidParameter, match="must be -NORM and NORM"):
-        Value("x", Fraction(0), Fraction(1), vector=0)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from dphist.counting import rounds
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import HALF_STEPS, LONGEST_VALUE, Choice, Column, Events, Resources, RoundsTask, Value
-from dphist.errors import InputError, InvalidParameter
+from dphist.errors import InputError
 from engine_cases import (
     EMBEDDED,
     FILES,
@@ -475,27 +475,13 @@ def test_weights_have_at_most_the_length_of_a_user() -> None:
     for first in range(1, 257):
         assert first * wanted.first_weight(first) ** 2 <= 4096**2
         for n in range(1, first + 1):
-            later = wanted.later_weight(n, first)
+            later = min(wanted.first_weight(n), wanted.most_weight(first))
             assert n * later**2 <= 4096**2
             assert first * later**2 <= 64 * 4096**2
             assert later <= 4096
         for limit in (1, 2, 24, 256):
             weight = wanted.measure_weight(first, limit)
             assert weight == 4096 if first <= limit else first * weight**2 <= limit * 4096**2
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"most_items": 0}, {"most_items": 1025}, {"most_items": True}, {"lattice": 1}, {"lattice": 2**21},
-        {"lattice": 64.0}, {"growth": 0}, {"growth": 2000}, {"listed": True},
-        {"alone": True, "values": (value("x"),)},
-        {"values": (Value("x", Fraction(0), Fraction(1), 32),)},
-    ],
-)  # fmt: skip
-def test_invalid_tasks_are_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter):
-        rounds_task(pa.table({}), **more)
 
 
 SMALL = pa.table({"user": [1, 2, 2, 3], "item": ["a", "a", "b", "secret item"]})
@@ -515,8 +501,7 @@ def test_nothing_is_shown_and_a_session_can_be_used_again(engine: Factory, tmp_p
                 for shown in (repr(counted), str(counted)):
                     assert "secret item" not in shown
                     assert not any(letter.isdigit() for letter in shown)
-        assert shared._idle is not None
-        ((session, _),) = shared._idle
+        (session,) = shared._idle
         settings = "SELECT current_setting('memory_limit'), current_setting('perfect_ht_threshold')"
         rest = session.execute(settings, "")
         assert not session.execute("SELECT table_name FROM duckdb_tables()", "")

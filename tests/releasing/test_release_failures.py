@@ -129,7 +129,7 @@ def test_any_other_exception_says_it_too(
     if step == "count":
         monkeypatch.setattr(DuckDBEngine, "count", fail)
     else:
-        monkeypatch.setattr(write, "compact", fail)
+        monkeypatch.setattr(write, "defer_signals", fail)
     with pytest.raises(type(error)) as failed:
         released(tmp_path, output=tmp_path / "out.csv")
     found: Any = failed.value

@@ -21,11 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dphist
+from dphist.counting.columns import item_column, release_order
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.privacy.types import Budget, Contract, LatticeNoise, Plan
 from dphist.releasing.document import Nonzero, certificate_of, nonzero_rule
 from dphist.releasing.histogram import largest_counts, release_histogram
-from dphist.releasing.result import Release, release_order
+from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 
 # Imported by name, because mypy would complain about missing types.
@@ -96,8 +97,7 @@ def test_text_widths_categories_and_indexes_reveal_nothing() -> None:
     assert not isinstance(out["item"].dtype, pd.CategoricalDtype)
     assert out.index.tolist() == [0, 1]
     nested = pa.array([[i] for i in ITEMS], pa.list_(pa.dictionary(pa.int32(), pa.string())))
-    with pytest.raises(InvalidParameter, match="decode"):
-        release_histogram(nested, COUNTS, GSHM)
+    assert release_histogram(nested, COUNTS, GSHM, seed=1).items.to_pylist() == ['["coffee"]', '["tea"]']
 
 
 def reachable(value: Any) -> list[Any]:
@@ -175,14 +175,11 @@ TYPES: dict[str, Any] = {
     "nullable": pd.Series([2**60 + 1, None], dtype="Int64"),
     "zone": pd.Series(pd.date_range("2026-01-01", periods=2, tz="Europe/Berlin")),
     "nanoseconds": pd.Series(pd.to_datetime(["2026-01-01 00:00:00.000000001", None])),
-    "period": pd.Series(pd.period_range("2026-01", periods=2, freq="M")),
     "by Arrow": pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string())),
-    "objects": pd.Series([(1, 2), "x"], dtype=object),
+    "objects": pd.Series(["tea", "x"], dtype=object),
     "decimal": pl.Series("item", [Decimal("1.50"), None]),
     "large": pl.Series("item", [2**64 - 1, None], dtype=pl.UInt64),
     "duration": pl.Series("item", [1, None], dtype=pl.Duration("ns")),
-    "list": pl.Series("item", [[1, None], []]),
-    "huge": pl.Series("item", [2**100, 1], dtype=pl.Int128),
 }
 
 
@@ -208,8 +205,32 @@ def test_batches_of_different_types_are_joined() -> None:
         frames = [pd.DataFrame({"item": pd.Series(columns[one], dtype=one), "count": 10**6}) for one in pair]
         assert len(release_histogram(frames, plan=GSHM).to_native()) == 4
     polars = [pl.DataFrame({"item": [item], "count": [10**6]}) for item in (1, "a")]
-    with pytest.raises(InvalidParameter, match="one type"):
-        release_histogram(polars, plan=GSHM)
+    assert sorted(release_histogram(polars, plan=GSHM).items.to_list()) == ["1", "a"]
+
+
+UNTYPED: list[Any] = [None, 3, "x", 2.5, (1, [2]), True, {"a": None}]
+
+
+@pytest.mark.parametrize("kind", ["list", "objects", "pandas objects"])
+def test_values_without_a_type_are_text(kind: str) -> None:
+    """If values decided on a type, one item could change how all others are released."""
+    given = COLUMNS[kind](UNTYPED) if kind in COLUMNS else pd.Series(UNTYPED, dtype=object)
+    items = release_histogram(given, [10**6] * len(UNTYPED), GSHM).items
+    assert {item for item in items if isinstance(item, str)} == {"3", "x", "2.5", "[1,[2]]", "true", '{"a":null}'}
+    assert release_histogram([5, "tea"], [10**6, 1], GSHM).items == ["5"]
+    with pytest.raises(InvalidParameter, match="occurs twice"):
+        release_histogram([5, "5"], [10**6, 1], GSHM)
+
+
+def test_nested_items_are_json_and_types_that_arrow_lacks_are_refused() -> None:
+    nested = pa.array([{"a": [1, None]}, {"a": []}])
+    assert release_histogram(nested, [10**6, 1], GSHM).items.to_pylist() == ['{"a":[1,null]}']
+    for column in (
+        pd.Series(pd.period_range("2026-01", periods=2, freq="M")), pl.Series([2**100, 1], dtype=pl.Int128),
+        np.array([1j, 2j]),
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter, match="Arrow has no type for items"):
+            release_histogram(column, [10**6, 1], GSHM)
 
 
 def test_any_frame_with_the_arrow_interface_is_accepted() -> None:
@@ -241,36 +262,21 @@ def test_all_kinds_agree_and_order_is_by_noisy_count_then_item() -> None:
         assert list(zip(listed(result.items), result.counts.tolist(), strict=True)) == rows
 
 
-def test_order_does_not_depend_on_the_input_even_for_odd_items() -> None:
-    items: list[Any] = [None, 3, "x", 2.5, (1, 2), float("nan"), True, frozenset({1})]
-    for shuffle in range(4):
-        chosen = np.random.default_rng(shuffle).permutation(len(items))
-        release = release_histogram([items[i] for i in chosen], [10**6] * len(items), GSHM, seed=1)
-        order = np.lexsort((np.arange(len(items)), -release.counts))
-        assert order.tolist() == list(range(len(items)))
-        assert len(release) == len(items)
-
-
 ODD: dict[str, list[Any]] = {
     "floats with NaN and null": [2.5, None, float("nan"), -1.0, float("inf")],
-    "objects": [None, 3, "x", 2.5, (1, 2), float("nan"), True, frozenset({1}), Decimal("NaN"), ("float",)],
-    "tuples": [(2, float("nan")), (2, 1.0), (2, 3.0), (2, None), (1,), ((float("nan"), 1), 5), ((1.0, 1), 5)],
-    "sets": [frozenset({1}), frozenset({2}), frozenset({1, 2}), frozenset({2, "x"}), frozenset()],
+    "objects": [None, 3, "x", 2.5, (1, 2), float("nan"), True, Decimal("1.5"), ("float",)],
 }
 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_items_with_equal_counts_have_one_order(kind: str) -> None:
-    """NaN and a missing item tied, and tuples with NaN and sets have no order: rows before the sort decided."""
+    """NaN and a missing item tied: rows before the sort decided."""
     items, found = ODD[kind], set()
     for shuffle in range(30):
         chosen = [items[place] for place in np.random.default_rng(shuffle).permutation(len(items))]
-        columns: list[Any] = [np.fromiter(chosen, object, len(chosen))]
-        if kind.startswith("floats"):
-            columns.append(pa.array(chosen))
-        for column in columns:
-            order = release_order(np.full(len(items), 7.0), (column,))
-            found.add(" ".join(repr(chosen[place]) for place in order))
+        column = item_column(pa.array(chosen) if kind.startswith("floats") else chosen)
+        order = release_order(np.full(len(items), 7.0), (column,))
+        found.add(" ".join(repr(chosen[place]) for place in order))
     assert len(found) == 1
 
 
@@ -378,7 +384,7 @@ def test_two_bounds_need_a_promise_because_top_k_would_break_one() -> None:
     """After a top-k step one user with one item can change every count, which a plan with both bounds excludes."""
     with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
         release_histogram([1], [10**5], BOTH)
-    assert release_histogram([1], [10**5], BOTH, promise_max_nonzero=True).items == [1]
+    assert release_histogram([1], [10**5], BOTH, promise_max_nonzero=True).items == ["1"]
     many = np.arange(1001)
     assert len(release_histogram(many[:1000], np.full(1000, 10**6), BOTH, promise_max_nonzero=True)) == 1000
     assert len(release_histogram(many, np.full(1001, 10**6), BOTH, promise_max_nonzero=True)) == 0
@@ -492,7 +498,7 @@ def test_other_bad_input() -> None:
         (lambda: release_histogram([1, 2], [1], GSHM), "same length"),
         (lambda: release_histogram("ab", [1, 2], GSHM), "items must be"),
         (lambda: release_histogram([1], 5, GSHM), "counts must be"),
-        (lambda: release_histogram(np.ones((2, 2)), np.ones((2, 2)), GSHM), "one-dimensional"),
+        (lambda: release_histogram(np.ones((2, 2)), np.ones((2, 2)), GSHM), "one dimension"),
         (lambda: release_histogram(5, plan=GSHM), "must be a frame or batches"),
         (lambda: release_histogram([5], plan=GSHM), "a batch must be"),
         (lambda: release_histogram(pd.DataFrame(FRAME), plan=GSHM), "no column 'item'"),
@@ -550,7 +556,7 @@ def test_only_the_package_of_the_input_is_imported() -> None:
         "from dphist.releasing.histogram import release_histogram\n"
         "plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise='discrete')\n"
         "release_histogram(['a'], [10**6], plan)\n"
-        "assert not {'pandas', 'polars', 'pyarrow', 'numba'} & set(sys.modules)\n"
+        "assert not {'polars', 'numba'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

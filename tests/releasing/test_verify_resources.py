@@ -113,6 +113,7 @@ def test_types_that_stand_for_many_values_are_refused(released: Callable[[str], 
         pa.array(["tea"] * 2).dictionary_encode(),
         pa.array(["tea"] * 2, pa.string_view()),
         pa.array([None, None], pa.list_(pa.null(), 1_000_000_000)),
+        pa.array([["tea"], ["milk"]]),
         pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["tea"])),
     ):
         table = pa.table([column, pa.array([900.0, 700.0])], names=["item", "count"])

@@ -21,7 +21,7 @@ import oracles_simulation as oracle
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
-from dphist.releasing.result import Form
+from dphist.releasing.result import ARROW
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.tap import SeededTap
 
@@ -243,7 +243,7 @@ def test_no_repr_of_the_noise_shows_a_secret() -> None:
     secret, digits = 987654321, "987654321"
     numbers = np.array([secret])
     session = NoiseSession(replace(PLAN, noise=SHARED), SeededTap(1), Cut(secret, 5), secret, -secret)
-    piece = Piece(Form(), (numbers,), numbers, (numbers,), secret)
+    piece = Piece(ARROW, (numbers,), numbers, (numbers,), secret)
     for holder in (session, session.cut, piece, Total(secret, secret, secret)):
         assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"
 

@@ -11,17 +11,21 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+import duckdb
+import pyarrow as pa
+
 from dphist.counting.files import file_head
-from dphist.counting.frames import ArrowSource, decode_text, text_of, whole_of
+from dphist.counting.frames import ArrowSource, decode_text, stream_of, text_of, whole_of
 from dphist.counting.sql import Source, describe, name, text
 from dphist.counting.task import Events
-from dphist.counting.workspace import about_sql, attempt, connect_reader, name_list, reader_settings
+from dphist.counting.workspace import about_sql, attempt, name_list
 from dphist.errors import InputError, postgres_driver
 
 # Rows of a batch from DuckDB, which computes as many at a time.
@@ -72,8 +76,6 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
     The rows come as Arrow. So macros of the file replace no function in the SQL that counts, and its views cannot
     read files of this machine.
     """
-    import pyarrow as pa
-
     what = f"the database {path!r}"
     locked = "{what} cannot be read: it is damaged, or another program or connection has it open for writing"
     settings = reader_settings(connection)
@@ -135,13 +137,48 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
             for batch in stream:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    def data(wanted: list[str]) -> Any:
-        schema = schema_of(wanted)
-        return pa.RecordBatchReader.from_batches(schema, batches(wanted, schema))
-
-    names = [column for column, _ in columns]
+    names, data = [column for column, _ in columns], stream_of(schema_of, batches)
     source = ArrowSource(what, names, schema_of, data, NO_OTHER_FILES).as_source(connection, label, probe)
     return replace(source, open=lambda wanted: replace(source.open(wanted), readers=readers))
+
+
+def reader_settings(connection: Any) -> dict[str, Any]:
+    """Settings of `connect_reader`: a third of the connection's memory, which is lowered by that."""
+    kept = ("threads", "max_temp_directory_size", "temp_directory", "TimeZone")
+    given = ", ".join(f"current_setting({text(setting)})" for setting in kept)
+    values = connection.execute(f"SELECT getvariable('dphist_memory'), {given}").fetchall()[0]
+    memory, share = int(values[0]), int(values[0]) // 3
+    connection.execute(f"SET memory_limit = '{memory - share}B'")
+    return {
+        **dict(zip(kept, values[1:], strict=True)),
+        "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
+        "arrow_lossless_conversion": True,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "memory_limit": f"{share}B",
+        "preserve_insertion_order": False,
+        "python_enable_replacements": False,
+    }
+
+
+def connect_reader(settings: Mapping[str, Any], path: str, label: str) -> Any:
+    """A DuckDB instance that reads one database, attached as `label`, and can open no other file.
+
+    The database may come from anyone. The instance spills to a folder of its own, which its SQL may read.
+    """
+    folder = tempfile.mkdtemp(prefix="reader-", dir=settings["temp_directory"])
+    reader = duckdb.connect(":memory:")
+    try:
+        for setting, value in {**settings, "temp_directory": folder}.items():
+            reader.execute(f"SET {setting} = {text(str(value))}")
+        reader.execute(f"ATTACH {text(path)} AS {name(label)} (TYPE duckdb, READ_ONLY)")
+        # After ATTACH, which opens the file; before anything in it is bound.
+        reader.execute("SET enable_external_access = false; SET lock_configuration = true")
+    except BaseException:
+        reader.close()
+        raise
+    return reader
 
 
 def refuse_system(what: str, definitions: Sequence[tuple[str | None]]) -> None:
@@ -175,8 +212,6 @@ def subquery(query: str) -> str:
 
 def bind_query(action: Callable[[], Any], query: str) -> Any:
     """Run an action that only binds the user's query, and show errors of the parser and the binder."""
-    import duckdb
-
     try:
         return action()
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
@@ -207,8 +242,6 @@ AFFINITIES: Final = {
 
 
 def array_of(cells: Any, affinity: Affinity) -> Any:
-    import pyarrow as pa
-
     python, arrow, convert = affinity
     if not set(map(type, cells)) <= {python, type(None)}:
         cells = [convert(cell) for cell in cells]
@@ -216,8 +249,6 @@ def array_of(cells: Any, affinity: Affinity) -> Any:
 
 
 def sqlite_source(path: str, events: Events) -> ArrowSource:
-    import pyarrow as pa
-
     what = f"the database {path!r}"
     with closing(attempt(lambda: sqlite_connection(path), what)) as database:
         if events.query is not None:
@@ -236,18 +267,15 @@ def sqlite_source(path: str, events: Events) -> ArrowSource:
     def schema(wanted: list[str]) -> Any:
         return pa.schema([(column, affinities[column][1]) for column in wanted])
 
-    def batches(wanted: list[str]) -> Iterator[Any]:
+    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
         with closing(sqlite_connection(path)) as database:
             cursor = database.execute(f"SELECT {', '.join(map(name, wanted))} FROM {relation}")
             for rows in batches_of(cursor):
                 cells = zip(wanted, zip(*rows, strict=True), strict=True)
                 arrays = [array_of(column, affinities[name]) for name, column in cells]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema(wanted))
+                yield pa.RecordBatch.from_arrays(arrays, schema=common)
 
-    def data(wanted: list[str]) -> Any:
-        return pa.RecordBatchReader.from_batches(schema(wanted), batches(wanted))
-
-    return ArrowSource(what, [column for column, _ in columns], schema, data)
+    return ArrowSource(what, [column for column, _ in columns], schema, stream_of(schema, batches))
 
 
 def sqlite_connection(path: str) -> sqlite3.Connection:
@@ -293,8 +321,6 @@ def batches_of(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
 
 def postgres_source(address: str, events: Events) -> ArrowSource:
     """A table or a query of PostgreSQL. The address may contain a password, so no message shows it."""
-    import pyarrow as pa
-
     driver = postgres_driver()
     what = attempt(lambda: database_name(address), "the address of the PostgreSQL database", "{what} is not valid")
     unreachable = "{what} cannot be reached: check the address, the user and the password"
@@ -326,25 +352,23 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
             "SELECT table_schema::text, table_name::text FROM information_schema.tables "
             f"WHERE table_schema NOT IN ('pg_catalog', 'information_schema') {only} ORDER BY 1, 2"
         )
-        tables = [(str(schema), str(table)) for schema, table in attempt(lambda: rows_of(query), what)]
-        schema, table = choose_table(events, what, tables)
-        relation, wrong = f"{name(schema)}.{name(table)}", "{what} cannot be read"
+        tables = [(str(folder), str(table)) for folder, table in attempt(lambda: rows_of(query), what)]
+        relation, wrong = ".".join(map(name, choose_table(events, what, tables))), "{what} cannot be read"
     all_columns = attempt(lambda: schema_of(f"SELECT * FROM {relation}"), what, wrong)
 
     def select(wanted: list[str]) -> str:
         return f"SELECT {', '.join(postgres_column(all_columns, column) for column in wanted)} FROM {relation}"
 
-    def batches(wanted: list[str], schema: Any) -> Iterator[Any]:
+    def schema(wanted: list[str]) -> Any:
+        return schema_of(select(wanted))
+
+    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
         with run(select(wanted)) as cursor, closing(cursor.fetch_record_batch()) as reader:
             for batch in reader:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-    def data(wanted: list[str]) -> Any:
-        schema = schema_of(select(wanted))
-        return pa.RecordBatchReader.from_batches(schema, batches(wanted, schema))
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=common)
 
     otherwise = "{what} cannot be read: the connection was lost, or permission denied"
-    return ArrowSource(what, all_columns.names, lambda wanted: schema_of(select(wanted)), data, otherwise)
+    return ArrowSource(what, all_columns.names, schema, stream_of(schema, batches), otherwise)
 
 
 def database_name(address: str) -> str:
@@ -356,8 +380,6 @@ def database_name(address: str) -> str:
 
 def postgres_column(schema: Any, column: str) -> str:
     """A column in a type that Arrow has: numeric and PostgreSQL's own types come as text."""
-    import pyarrow as pa
-
     kind = schema.field(column).type
     extension = getattr(kind, "type_name", "") if isinstance(kind, pa.BaseExtensionType) else ""
     if extension == "numeric":

@@ -193,7 +193,6 @@ class Session:
 
         With `probe`, no row of either is read.
         """
-        check_task(task)
         events, listed = task.events, task.public_items
         summed = [value.column for value in task.values]
         # Opening can take long as well: a server may be slow, and there may be many files.
@@ -231,15 +230,6 @@ class Histogram:
             if batch.num_rows:
                 yield batch
         self.session.report_done()
-
-
-def check_task(task: Task) -> None:
-    listed = task.public_items
-    if listed is not None and len(listed.items) != len(task.events.items):
-        raise InputError(
-            "the public list and the item must have the same number of columns: the list has "
-            f"{len(listed.items)}, the item {len(task.events.items)}"
-        )
 
 
 def source_of(connection: Any, events: Events, label: str, probe: bool) -> Source:

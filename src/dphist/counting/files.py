@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from dphist.counting.frames import BATCH, ArrowSource
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dphist.counting.frames import BATCH, ArrowSource, stream_of
 from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
 from dphist.counting.task import FORMATS
@@ -293,7 +296,6 @@ def folder_options(files: Sequence[str], names: Sequence[str]) -> str:
 
 def parquet_header(path: str) -> tuple[Any, ...]:
     """Names and Arrow types of the columns."""
-    import pyarrow.parquet as pq
 
     def read() -> tuple[Any, ...]:
         return tuple((field.name, str(field.type)) for field in pq.read_schema(path))
@@ -308,7 +310,6 @@ def parquet_header(path: str) -> tuple[Any, ...]:
 
 def arrow_source(what: str, files: list[str]) -> ArrowSource:
     """Arrow files and streams, one batch at a time: DuckDB's limit does not cover Arrow's memory."""
-    import pyarrow as pa
 
     def schema_of(path: str) -> Any:
         with pa.OSFile(path) as file:
@@ -326,17 +327,12 @@ def arrow_source(what: str, files: list[str]) -> ArrowSource:
             for column in wanted
         ])  # fmt: skip
 
-    def read(wanted: list[str]) -> Any:
-        common = common_schema(wanted)
-        return pa.RecordBatchReader.from_batches(common, arrow_batches(schemas, wanted, common))
-
-    return ArrowSource(what, schemas[files[0]].names, common_schema, read)
+    data = stream_of(common_schema, partial(arrow_batches, schemas))
+    return ArrowSource(what, schemas[files[0]].names, common_schema, data)
 
 
 def open_arrow(file: Any, options: Any = None) -> Any:
     """A reader of Arrow's file or stream format."""
-    import pyarrow as pa
-
     start = file.read(6)
     file.seek(0)
     return (pa.ipc.open_file if start == b"ARROW1" else pa.ipc.open_stream)(file, options=options)
@@ -344,8 +340,6 @@ def open_arrow(file: Any, options: Any = None) -> Any:
 
 def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> Iterator[Any]:
     """The wanted columns of all files in the common schema."""
-    import pyarrow as pa
-
     for path, schema in schemas.items():
         options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(column) for column in wanted])
         with pa.OSFile(path) as file:
@@ -363,8 +357,6 @@ def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> It
 
 def bytes_for_text(kind: Any) -> Any:
     """An Arrow type of the same layout, with bytes instead of text."""
-    import pyarrow as pa
-
     same = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}.get(str(kind))
     if same is not None:
         return getattr(pa, same)()
@@ -391,8 +383,6 @@ def bytes_for_text(kind: Any) -> Any:
 
 def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
     """A type that holds all values of a column in several Arrow files exactly."""
-    import pyarrow as pa
-
     different = [kind for kind in dict.fromkeys(kinds) if not pa.types.is_null(kind)]
     if len(different) <= 1:
         return (different or [pa.string()])[0]

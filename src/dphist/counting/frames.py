@@ -13,11 +13,12 @@ import math
 import re
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from dphist.counting.sql import EXACT, Opened, Source, describe, name
 from dphist.counting.workspace import attempt
@@ -25,18 +26,17 @@ from dphist.errors import InputError
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 LIMIT: Final = 2**63
+TEXT: Final = pa.large_string()
 
 
-def texts(cells: Sequence[Any], *, like_columns: bool = False) -> Any:
+def texts(cells: Sequence[Any], *, like_columns: bool = False, kind: Any = TEXT) -> Any:
     """An Arrow array of the cells as text; `like_columns` writes numbers and times like typed columns."""
-    import pyarrow as pa
-
     if set(map(type, cells)) <= {str, type(None)}:
         try:
-            return pa.array(cells, pa.large_string())
+            return pa.array(cells, kind)
         except (UnicodeError, pa.ArrowException):
             pass
-    return pa.array([text_of(_like_columns(cell) if like_columns else cell) for cell in cells], pa.large_string())
+    return pa.array([text_of(_like_columns(cell) if like_columns else cell) for cell in cells], kind)
 
 
 def _like_columns(cell: Any) -> Any:
@@ -142,6 +142,18 @@ class ArrowSource:
         )
 
 
+def stream_of(
+    schema: Callable[[list[str]], Any], batches: Callable[[list[str], Any], Iterator[Any]]
+) -> Callable[[list[str]], Any]:
+    """The `data` of an `ArrowSource`: a reader of the batches of the wanted columns, in their schema."""
+
+    def data(wanted: list[str]) -> Any:
+        common = schema(wanted)
+        return pa.RecordBatchReader.from_batches(common, batches(wanted, common))
+
+    return data
+
+
 # Rows per Arrow batch: 130 MB with values of 8 KiB.
 BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
@@ -150,8 +162,7 @@ _already_read: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     """The source of an object in memory. `as_text` writes numbers among objects like those of typed columns."""
-    import pyarrow as pa
-    import pyarrow.dataset as ds
+    import pyarrow.dataset as ds  # imports pandas
 
     package, kind = type(data).__module__.split(".")[0], type(data).__name__
     if package == "pandas" and kind == "DataFrame":
@@ -184,15 +195,11 @@ def arrow_source(what: str, schema: Any, data: Callable[[list[str]], Any]) -> Ar
 
 
 def select_fields(schema: Any, wanted: list[str]) -> Any:
-    import pyarrow as pa
-
     return pa.schema([schema.field(column) for column in wanted])
 
 
 def select_columns(reader: Any, wanted: list[str]) -> Any:
     """A reader of the wanted columns."""
-    import pyarrow as pa
-
     schema = select_fields(reader.schema, wanted)
     return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
 
@@ -214,8 +221,6 @@ def reader_source(reader: Any) -> ArrowSource:
 
 
 def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
-    import pyarrow as pa
-
     names = [str(column) for column in frame.columns]
 
     def convert(rows: Any, wanted: list[str]) -> Any:
@@ -233,8 +238,6 @@ def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
 
 def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     """An Arrow column: Python objects and strings as text, categories by the type of their values."""
-    import pyarrow as pa
-
     kind = series.dtype
     if kind.kind == "O" and (kind.name == "object" or getattr(kind, "storage", "") == "python"):
         cells = series.to_numpy(dtype=object, copy=True)
@@ -252,7 +255,6 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
 
 def polars_source(frame: Any) -> ArrowSource:
     import polars.selectors as cs  # pl.col reads a name from ^ to $ as a pattern
-    import pyarrow as pa
 
     def select(wanted: list[str]) -> Any:
         return frame.lazy().select([cs.by_name(column) for column in wanted])
@@ -260,10 +262,8 @@ def polars_source(frame: Any) -> ArrowSource:
     def schema(wanted: list[str]) -> Any:
         return select(wanted).head(0).collect().to_arrow().schema
 
-    def data(wanted: list[str]) -> Any:
-        common = schema(wanted)
-        frames = select(wanted).collect_batches(maintain_order=False)
-        batches = (batch for part in frames for batch in part.to_arrow().cast(common).to_batches())
-        return pa.RecordBatchReader.from_batches(common, batches)
+    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
+        for part in select(wanted).collect_batches(maintain_order=False):
+            yield from part.to_arrow().cast(common).to_batches()
 
-    return ArrowSource("the polars frame", frame.collect_schema().names(), schema, data)
+    return ArrowSource("the polars frame", frame.collect_schema().names(), schema, stream_of(schema, batches))

@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.counting import sql
 from dphist.counting.sql import ITEMS, Pairs
-from dphist.counting.task import RoundsTask
+from dphist.counting.task import RoundsTask, Secret
 from dphist.counting.workspace import MEGABYTE
 
 if TYPE_CHECKING:
@@ -38,27 +39,11 @@ MANY: Final = "dphist_many"
 # The pairs of a round and the weights of its users; the weights of the first round, with the most that later ones
 # allow.
 LIVE: Final = "dphist_live"
-NEXT: Final = "dphist_next"
 WEIGHTS: Final = "dphist_weights"
 FIRST: Final = "dphist_first"
 # The pairs of the found items, and how many of them each user has.
 FOUND: Final = "dphist_found"
 FOUND_USERS: Final = "dphist_found_users"
-TABLES: Final = (
-    ONCE,
-    USERS,
-    NUMBERED,
-    NAMES,
-    PAIRS,
-    SEVERAL,
-    MANY,
-    LIVE,
-    NEXT,
-    WEIGHTS,
-    FIRST,
-    FOUND,
-    FOUND_USERS,
-)
 # A registered array of item numbers.
 CHOSEN: Final = "dphist_chosen"
 # DuckDB groups whole numbers by arrays, several times as fast as by hash tables, if their range is within 2^bits.
@@ -120,7 +105,7 @@ def look_up(weights: Sequence[int], place: str) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class DuckDBRounds:
+class DuckDBRounds(Secret):
     """Users, items and pairs in the tables of a session; see `task.RoundsCount`."""
 
     session: Session
@@ -129,9 +114,7 @@ class DuckDBRounds:
     listed: str | None
     what: str
     items: int = field(default=0, init=False)
-
-    def __repr__(self) -> str:
-        return "DuckDBRounds(secret)"
+    _tables: set[str] = field(default_factory=set, init=False)
 
     def read(self) -> None:
         """Read the events into tables."""
@@ -203,9 +186,7 @@ class DuckDBRounds:
             # Only the users were counted without the items that have left.
             return np.where(self._on_lists, sums, 0)
         on_lists = self._only(np.flatnonzero(self._on_lists))
-        rows = self._create(NEXT, f"SELECT u, i FROM {self._live} {on_lists}")
-        self._rows(f"DROP TABLE IF EXISTS {LIVE}")
-        self._rows(f"ALTER TABLE {NEXT} RENAME TO {LIVE}")
+        rows = self._create(LIVE, f"SELECT u, i FROM {self._live} {on_lists}")
         self._live = LIVE
         users = f"SELECT u, count(*) AS n FROM {LIVE} GROUP BY u"
         with self._arrays(rows):
@@ -243,8 +224,6 @@ class DuckDBRounds:
         return tuple(column[found] for column in columns)
 
     def rows(self, found: IntArray) -> list[Any]:
-        import pyarrow as pa
-
         chosen = pa.table({"i": found, "place": np.arange(len(found))})
         query = f"SELECT {', '.join(self.pairs.items)} FROM {CHOSEN} JOIN {NAMES} USING (i) ORDER BY place"
 
@@ -255,7 +234,7 @@ class DuckDBRounds:
         return list(self._run(read).columns)
 
     def close(self) -> None:
-        for table in TABLES:
+        for table in self._tables:
             self._rows(f"DROP TABLE IF EXISTS {table}")
         self._run(lambda connection: connection.unregister(CHOSEN))
         self._rows(f"SET memory_limit = '{self._memory}B'")
@@ -272,6 +251,7 @@ class DuckDBRounds:
 
     def _create(self, table: str, query: str) -> int:
         """Create a table; the number of its rows."""
+        self._tables.add(table)
         return int(self._rows(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")[0][0])
 
     def _make_room(self) -> None:
@@ -301,8 +281,6 @@ class DuckDBRounds:
 
     def _only(self, chosen: IntArray) -> str:
         """The end of a query that keeps pairs with these items."""
-        import pyarrow as pa
-
         items = pa.table({"i": chosen.astype(np.int32)})
         self._run(lambda connection: connection.register(CHOSEN, items))
         return f"SEMI JOIN {CHOSEN} USING (i)"

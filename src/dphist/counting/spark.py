@@ -10,7 +10,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
@@ -20,27 +20,29 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dphist.counting.duckdb import DuckDBEngine, check_task
+from dphist import __version__
+from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_inputs import counted_column, number, read_rows
-from dphist.counting.spark_rounds import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of
+from dphist.counting.spark_rounds import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of, persist
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
     ITEMS,
     clip_vectors,
     fine_steps,
+    own_sums,
     portable_order,
     require_columns,
     sum_names,
 )
 from dphist.counting.task import (
     FINE_LIMIT,
-    FINE_STEPS,
     Choice,
     Events,
     Progress,
     Resources,
     RoundsTask,
+    Secret,
     Task,
     Value,
 )
@@ -63,14 +65,12 @@ class SparkEngine(SessionKeeper):
     cluster: Cluster = field(default_factory=Cluster)
     name: str = field(default="spark", init=False)
 
-    def _session(self, task: Task) -> AbstractContextManager[Any]:
-        source = task.events.source
-        new = partial(session_for, source, self.resources, self.cluster)
-        return new() if is_spark_frame(source) else self._share(new)
+    def _session(self, events: Events) -> AbstractContextManager[Any]:
+        new = partial(session_for, events.source, self.resources, self.cluster)
+        return new() if is_spark_frame(events.source) else self._share(new)
 
     def check(self, task: Task) -> None:
-        check_task(task)
-        with self._session(task) as session:
+        with self._session(task.events) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
         listed = task.public_items
         if listed is not None and is_spark_frame(listed.source):
@@ -84,20 +84,14 @@ class SparkEngine(SessionKeeper):
 
     @contextmanager
     def rounds(self, task: RoundsTask, progress: Progress | None = None) -> Iterator[SparkRounds]:
-        check_task(task.as_task())
-        with (
-            self._session(task.as_task()) as session,
-            report_progress(session, progress),
-            ExitStack() as kept,
-        ):
+        with self._session(task.events) as session, report_progress(session, progress), ExitStack() as kept:
             counted = read_rounds(session, task, kept)
             rehearse(session)
             yield counted
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
-        check_task(task)
-        with self._session(task) as session, report_progress(session, progress):
+        with self._session(task.events) as session, report_progress(session, progress):
             pairs, items, entries, what = listed_pairs(session, task)
             frame = count_users(pairs, items, task)
             if entries is not None:
@@ -105,18 +99,15 @@ class SparkEngine(SessionKeeper):
             elif task.lower_threshold > 1:
                 frame = frame.where(frame[COUNT] >= task.lower_threshold)
             rehearse(session)
-            if task.rank is None:
-                yield SparkHistogram(session, frame, 0, what, task.ordered)
-                return
             rank = task.rank
-            # The histogram is read twice.
-            with persist(frame) as counts:
-                at_rank = run(lambda: count_at(counts, rank), what)
+            # With a rank the histogram is read twice.
+            with nullcontext(frame) if rank is None else persist(frame) as counts:
+                at_rank = 0 if rank is None else run(partial(count_at, counts, rank), what)
                 yield SparkHistogram(session, counts, at_rank, what, task.ordered)
 
 
 @dataclass(frozen=True, repr=False)
-class SparkHistogram:
+class SparkHistogram(Secret):
     """Counts on the executors: `frame` has item columns i0, ..., the count `users` and sums v0, ...
 
     With a public list it has the number of each entry too.
@@ -127,9 +118,6 @@ class SparkHistogram:
     at_rank: int
     what: str
     ordered: bool = False
-
-    def __repr__(self) -> str:
-        return "SparkHistogram(secret)"
 
     @property
     def schema(self) -> Any:
@@ -160,17 +148,6 @@ class SparkHistogram:
         yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
 
 
-@contextmanager
-def persist(frame: Any) -> Iterator[Any]:
-    """Keep the rows on the executors; lost ones are recomputed."""
-    rows = frame.persist()
-    try:
-        yield rows
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            rows.unpersist(blocking=False)
-
-
 def run(action: Callable[[], T], what: str) -> T:
     """Run on the cluster; errors contain no data."""
     return attempt(action, what, STOPPED)
@@ -185,15 +162,11 @@ def on_executors(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]],
 
 
 def dphist_version(_batches: Iterator[Any]) -> Iterator[Any]:
-    from dphist import __version__
-
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
 
 def rehearse(session: Any) -> None:
     """Raise `InputError` if executors could not draw noise: before any event is read, once per session."""
-    from dphist import __version__
-
     if session in _rehearsed:
         return
     try:
@@ -277,7 +250,7 @@ def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
     """The distinct pairs by part and user, each user limited to random items, and the items known in advance."""
     pairs, items, entries, what = listed_pairs(session, task.as_task(), others=not task.listed)
     parts = number_of_parts(session, pairs)
-    pairs = pairs.withColumn(PART, part_of(pairs["u"], parts)).repartition(parts, PART)
+    pairs = pairs.withColumn(PART, part_of(session, pairs["u"], parts)).repartition(parts, PART)
     keys = [PART, "u", *items]
     once = user_sums(pairs, keys, task.values) if task.values else pairs.select(*keys).distinct()
     chance = random_order(task.choice, once, items)
@@ -382,37 +355,20 @@ MOST: Final = FINE_LIMIT >> (LOW_BITS - 1)
 
 def user_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
     """Distinct pairs with the user's sums of fine steps f0, f1, ... in steps, as v0, v1, ..."""
-    halves = []
-    for k in range(len(values)):
-        fine = pairs[f"f{k}"]
-        halves.append(sql.sum(sql.shiftright(fine, LOW_BITS)).alias(f"upper{k}"))
-        halves.append(sql.sum(fine.bitwiseAND(sql.lit(LOW))).alias(f"lower{k}"))
-    once = pairs.groupBy(*keys).agg(*halves)
-    sums = []
-    for k, value in enumerate(values):
-        fine = fine_total(once[f"upper{k}"], once[f"lower{k}"])
-        sums.append(steps(fine, value).alias(f"v{k}") if value.vector is None else bounded(fine).alias(f"c{k}"))
-    once = once.select(*keys, *sums)
-    for layer in clip_vectors(values):
+    places = range(len(values))
+    halves = [f"sum(shiftright(f{k}, {LOW_BITS})) AS upper{k}" for k in places]
+    halves += [f"sum(f{k} & {LOW}) AS lower{k}" for k in places]
+    once = pairs.groupBy(*keys).agg(*map(sql.expr, halves))
+    layers = [
+        own_sums([fine_total(f"upper{k}", f"lower{k}") for k in places], values, "BIGINT"),
+        *clip_vectors(values),
+    ]
+    for layer in layers:
         once = once.selectExpr("*", *layer)
     return once.select(*keys, *sum_names(values))
 
 
-def fine_total(upper: Any, lower: Any) -> Any:
+def fine_total(upper: str, lower: str) -> str:
     """A user's sum of fine steps for an item, by its two halves; beyond 2^51 only its sign is exact."""
-    carried = upper + sql.shiftright(lower, LOW_BITS)
-    near = sql.least(sql.greatest(carried, sql.lit(-MOST)), sql.lit(MOST))
-    return near * sql.lit(1 << LOW_BITS) + lower.bitwiseAND(sql.lit(LOW))
-
-
-def bounded(fine: Any) -> Any:
-    """A user's sum of fine steps within 2^50 on either side, as a double."""
-    return sql.least(sql.greatest(fine, sql.lit(-FINE_LIMIT)), sql.lit(FINE_LIMIT)).cast("double")
-
-
-def steps(fine: Any, value: Value) -> Any:
-    """A user's sum of fine steps for an item, clamped, in steps above the lower bound."""
-    lowest, highest = value.lowest, value.lowest + 2 * FINE_STEPS
-    clamped = sql.least(sql.greatest(fine, sql.lit(lowest)), sql.lit(highest))
-    half = sql.lit(1 << (value.fine_bits - 1))
-    return sql.shiftright(clamped - sql.lit(lowest) + half, value.fine_bits)
+    near = f"least(greatest({upper} + shiftright({lower}, {LOW_BITS}), {-MOST}L), {MOST}L)"
+    return f"{near} * {1 << LOW_BITS}L + ({lower} & {LOW})"

@@ -8,8 +8,8 @@ docs/spark.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
 
 from dphist.counting.sql import COUNT, ITEMS, sum_names, weighted_sum
-from dphist.counting.task import RoundsTask
+from dphist.counting.task import RoundsTask, Secret
 
 # Columns of the pairs: the part of the user, whether it is their only item, all items of a user who has more than
 # count (else null), and the items of the user in round 0.
@@ -34,8 +34,19 @@ PARTS_OF_A_CORE: Final = 16
 BYTES_OF_A_PART: Final = 1 << 22
 
 
+@contextmanager
+def persist(frame: Any) -> Iterator[Any]:
+    """Keep the rows on the executors; lost ones are recomputed."""
+    rows = frame.persist()
+    try:
+        yield rows
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            rows.unpersist(blocking=False)
+
+
 @dataclass(eq=False, repr=False)
-class SparkRounds:
+class SparkRounds(Secret):
     """Users and items for counting in rounds (see `task.RoundsCount`), on the executors.
 
     `pairs` are all that users keep. Frames of items have the columns `items`, and everything in them is secret;
@@ -54,19 +65,9 @@ class SparkRounds:
     _lists: Any = field(default=None, init=False)
     _narrowed: bool = field(default=False, init=False)
 
-    def __repr__(self) -> str:
-        return "SparkRounds(secret)"
-
     def keep(self, frame: Any) -> Any:
         """Keep the rows on the executors until the end; lost ones are recomputed."""
-        rows = frame.persist()
-
-        def drop() -> None:
-            with suppress(Exception):  # the cluster may be gone
-                rows.unpersist(blocking=False)
-
-        self.kept.callback(drop)
-        return rows
+        return self.kept.enter_context(persist(frame))
 
     def alone(self) -> Any:
         """Items and the users who have this item only; kept, because it is used twice."""
@@ -171,36 +172,19 @@ def number_of_parts(session: Any, rows: Any) -> int:
     return max(1, min(most, PARTS_OF_A_CORE * cores, max(cores, size // BYTES_OF_A_PART)))
 
 
-def part_of(user: Any, parts: int) -> Any:
+def part_of(session: Any, user: Any, parts: int) -> Any:
     """The part of a user: a number that Spark's hash puts into a partition of its own."""
-    numbers = sql.array(*map(sql.lit, numbers_of_partitions(parts)))
+    numbers = sql.array(*map(sql.lit, numbers_of_partitions(session, parts)))
     return sql.element_at(numbers, sql.pmod(sql.hash(user), sql.lit(parts)) + 1)
 
 
-def numbers_of_partitions(partitions: int) -> list[int]:
+def numbers_of_partitions(session: Any, partitions: int) -> list[int]:
     """For each of so many partitions, a number whose rows Spark puts there. (Others would share partitions.)"""
-    numbers: dict[int, int] = {}
-    number = 0
-    while len(numbers) < partitions:
-        numbers.setdefault(murmur3(number) % partitions, number)
-        number += 1
-    return [numbers[place] for place in range(partitions)]
-
-
-def murmur3(number: int) -> int:
-    """Spark's hash of an integer of 32 bits: MurmurHash3 with the seed 42, as a signed number."""
-    word = _rotated(number * 0xCC9E2D51, 15) * 0x1B873593 & 0xFFFFFFFF
-    word = _rotated(42 ^ word, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
-    word ^= 4
-    word = (word ^ word >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    word = (word ^ word >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    word ^= word >> 16
-    return word - (word >> 31 << 32)
-
-
-def _rotated(word: int, bits: int) -> int:
-    word &= 0xFFFFFFFF
-    return word << bits & 0xFFFFFFFF | word >> (32 - bits)
+    number = sql.col("id").cast("int").alias("number")
+    place = sql.pmod(sql.hash(number), sql.lit(partitions)).alias("place")
+    # Each partition gets 64 numbers on average: none is left without.
+    tried = session.range(0, 64 * partitions, 1, 1).select(number, place)
+    return [number for _, number in sorted({place: number for number, place in tried.collect()}.items())]
 
 
 def detached(frame: Any) -> Any:

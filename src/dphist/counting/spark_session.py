@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from dphist.counting.task import Progress, Resources
 from dphist.counting.workspace import available_memory, private_folder, size_of, threads_for_counting
 from dphist.errors import InputError, InvalidParameter, MissingExtra, install_command, is_spark_frame, package
@@ -177,7 +179,6 @@ def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
     Timestamps are truncated to microseconds. Times of day, durations and decimals of more than 38 digits become
     text, and unsigned 64-bit integers become decimals.
     """
-    import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches(data, data.schema)
@@ -189,8 +190,6 @@ def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
 
 def spark_column(column: Any) -> Any:
     """An Arrow column in a type that Spark has."""
-    import pyarrow as pa
-
     types, kind = pa.types, column.type
     supported = {
         pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),

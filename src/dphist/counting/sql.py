@@ -311,10 +311,13 @@ def fine_steps(x: str, value: Value) -> str:
     return f"CASE WHEN {x} IS NULL OR isnan({x}) THEN 0 ELSE TRY_CAST(floor({bounded}) AS BIGINT) END"
 
 
-def steps(fine: str, value: Value) -> str:
-    """A user's sum of fine steps for an item, clamped, in steps above the lower bound."""
+def steps(fine: str, value: Value, whole: str) -> str:
+    """A user's sum of fine steps for an item, clamped, in steps above the lower bound.
+
+    In the SQL of DuckDB and Spark; the sum has the type `whole`.
+    """
     lowest, highest = value.lowest, value.lowest + 2 * FINE_STEPS
-    clamped = f"CAST(least(greatest({fine}, ({lowest})::HUGEINT), ({highest})::HUGEINT) AS BIGINT)"
+    clamped = f"CAST(least(greatest({fine}, ({lowest})::{whole}), ({highest})::{whole}) AS BIGINT)"
     return f"({clamped} - ({lowest}) + {1 << (value.fine_bits - 1)}) >> {value.fine_bits}"
 
 
@@ -339,9 +342,17 @@ def clip_vectors(values: Sequence[Value]) -> list[list[str]]:
     return layers if layers[0] else []
 
 
-def bounded(fine: str) -> str:
-    """A user's sum of fine steps within 2^50 on either side, as a double."""
-    return f"CAST(least(greatest({fine}, ({-FINE_LIMIT})::HUGEINT), ({FINE_LIMIT})::HUGEINT) AS DOUBLE)"
+def bounded(fine: str, whole: str) -> str:
+    """A user's sum of fine steps, of the type `whole`, within 2^50 on either side, as a double."""
+    return f"CAST(least(greatest({fine}, ({-FINE_LIMIT})::{whole}), ({FINE_LIMIT})::{whole}) AS DOUBLE)"
+
+
+def own_sums(fine: Sequence[str], values: Sequence[Value], whole: str) -> list[str]:
+    """A user's sums of fine steps in steps, as v0, v1, ...; those of vectors bounded, as c0, c1, ..."""
+    return [
+        f"{steps(one, value, whole)} AS v{k}" if value.vector is None else f"{bounded(one, whole)} AS c{k}"
+        for k, (one, value) in enumerate(zip(fine, values, strict=True))
+    ]
 
 
 def sum_names(values: tuple[Value, ...]) -> list[str]:
@@ -389,10 +400,7 @@ class Pairs:
         places = {column: f"x{k}" for k, (_, _, column) in enumerate(self.rows.numbers)}
         fine = ", ".join(f"{fine_steps(places[v.column], v)} AS f{k}" for k, v in enumerate(self.values))
         totals = ", ".join(f"sum(f{k}) AS s{k}" for k in range(len(self.values)))
-        sums = ", ".join(
-            f"{steps(f's{k}', value)} AS v{k}" if value.vector is None else f"{bounded(f's{k}')} AS c{k}"
-            for k, value in enumerate(self.values)
-        )
+        sums = ", ".join(own_sums([f"s{k}" for k in range(len(self.values))], self.values, "HUGEINT"))
         rows = f"SELECT {columns}, {fine} FROM (SELECT {columns}, {numbers} FROM ({self.with_repeats()}))"
         once = f"SELECT {columns}, {sums} FROM (SELECT {columns}, {totals} FROM ({rows}) GROUP BY {columns})"
         layers = clip_vectors(self.values)

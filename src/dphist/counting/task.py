@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor, isqrt
-from numbers import Rational
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -33,6 +32,18 @@ LONGEST_VALUE: Final = 1 << 13
 def is_frame(source: Any) -> bool:
     """True for an object in memory or a Spark DataFrame, False for paths and database addresses."""
     return not isinstance(source, (str, os.PathLike, tuple, list))
+
+
+def origins(value: object) -> set[str]:
+    """The packages that define a value's classes: an `isinstance` would have to import them."""
+    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
+
+
+class Secret:
+    """Shows nothing but its name: tracebacks, logs and notebooks print the repr of what they hold."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(secret)"
 
 
 @dataclass(frozen=True)
@@ -117,18 +128,6 @@ class Value:
     vector: int | None = None
 
     def __post_init__(self) -> None:
-        if self.half_steps not in {HALF_STEPS >> n for n in range(HALF_STEPS.bit_length())}:
-            raise InvalidParameter(f"half_steps must be a power of two up to 2^20, not {self.half_steps!r}")
-        if not isinstance(self.column, str) or not self.column:
-            raise InvalidParameter(f"a value must be a column name, not {self.column!r}")
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if isinstance(bound, bool) or not isinstance(bound, Rational):
-                raise InvalidParameter(f"the bounds of the value {self.column!r} must be exact numbers")
-            object.__setattr__(self, name, Fraction(bound))
-        if self.low >= self.high:
-            raise InvalidParameter(f"the lower bound of the value {self.column!r} must be below its upper bound")
-        if self.vector is not None and self.low != -self.high:
-            raise InvalidParameter(f"the bounds of the value {self.column!r} of a vector must be -NORM and NORM")
         # Some engines turn a scale that is not a normal double into zero or infinity.
         if not sys.float_info.min <= FINE_STEPS / self.half <= sys.float_info.max:
             raise InvalidParameter(
@@ -174,8 +173,8 @@ def vectors_of(values: Sequence[Value]) -> list[list[int]]:
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(Secret):
     """The secret key that selects each user's items: 32 bytes from the secure tap, fresh for every run.
 
     A `portable` choice selects the same items on every engine, so that tests can compare them; otherwise each
@@ -184,9 +183,6 @@ class Choice:
 
     key: bytes
     portable: bool = False
-
-    def __repr__(self) -> str:
-        return "Choice(secret)"
 
 
 @dataclass(frozen=True)
@@ -232,19 +228,6 @@ class RoundsTask:
     values: tuple[Value, ...] = ()
     ordered: bool = False
 
-    def __post_init__(self) -> None:
-        for name, least, most in (("most_items", 1, 1024), ("lattice", 2, HALF_STEPS), ("growth", 1, 1024)):
-            number = getattr(self, name)
-            if type(number) is not int or not least <= number <= most:
-                raise InvalidParameter(f"{name} must be a whole number from {least} to {most}, not {number!r}")
-        if self.listed and self.known is None:
-            raise InvalidParameter("a count of listed items needs the list")
-        if self.alone and self.values:
-            raise InvalidParameter("sums have no group of users with one item")
-        # Otherwise half a range times a weight is not whole, and rounding could exceed it.
-        if any(value.half_steps % self.lattice for value in self.values if value.vector is None):
-            raise InvalidParameter("the steps of half a range must be a multiple of the lattice")
-
     def as_task(self) -> Task:
         """A task that reads the same columns of the same inputs."""
         return Task(self.events, self.choice, public_items=self.known, values=self.values)
@@ -252,10 +235,6 @@ class RoundsTask:
     def first_weight(self, items: int) -> int:
         """The steps that a user with so many items in the first round adds to each."""
         return isqrt(self.lattice**2 // items)
-
-    def later_weight(self, items: int, first: int) -> int:
-        """The steps in a later round for a user with so many items, and `first` items in the first round."""
-        return min(self.first_weight(items), self.most_weight(first))
 
     def most_weight(self, first: int) -> int:
         """The most steps in a later round for a user with `first` items in the first round."""
@@ -321,7 +300,8 @@ class RoundsCount(Protocol):
     def round(self) -> NDArray[np.int64]:
         """Count the next round: the sum of the weights of the users with the item on their list.
 
-        A user has the weight `RoundsTask.first_weight` in the first round, `later_weight` in others.
+        A user with n items on their list has the weight `first_weight(n)` of `RoundsTask`, and in later rounds at
+        most `most_weight(first)`, where `first` is their number of items in the first round.
         """
 
     def sizes(self, found: NDArray[np.int64], bounds: Sequence[int]) -> list[int]:

@@ -8,19 +8,21 @@ import math
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 
 from dphist.errors import OutputError
 from dphist.outputs.certificate_text import unique_keys
 
-# Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
-# as JSON, binary ones in base64, numbers and times out of its range in digits.
+# Every format and database gives cells back exactly. Values that it cannot store exactly become text: binary ones
+# in base64, numbers and times out of its range in digits.
 
 _ROWS: Final = 65_536
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -33,28 +35,6 @@ def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
         yield table.slice(start, rows)
 
 
-def compact(table: Any) -> Any:
-    """The same table without dictionaries and views, whose buffers may hold items that were not released."""
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if holds(column.type, ("dictionary",)):
-            raise OutputError(f"column {name} has dictionaries inside lists or structs: decode them")
-        if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
-            # With None Arrow infers the type of nested values.
-            kind = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(column.type))
-            column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
-        columns.append(column)
-    return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
-
-
-def holds(kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type, or a type nested in it, has one of these names."""
-    inner = [kind.field(i).type for i in range(kind.num_fields)]
-    return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
-
-
 def json_cells(column: Any) -> list[Any]:
     """The cells as JSON values, without losing a digit."""
     kind = column.type
@@ -63,8 +43,7 @@ def json_cells(column: Any) -> list[Any]:
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
     cells: list[Any] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
-    encoded = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_nested)
-    if any(test(kind) for test in encoded) or "binary" in str(kind):
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or "binary" in str(kind):
         return [_json_value(value) for value in cells]
     return cells
 
@@ -74,21 +53,13 @@ def _storage(column: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, float):
+    if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(key): _json_value(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(inner) for inner in value]
-    if isinstance(value, timedelta):
-        return _duration(value // timedelta(microseconds=1), "us")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return value
 
 
 def _duration(count: int, unit: str) -> str:
@@ -99,8 +70,6 @@ def _duration(count: int, unit: str) -> str:
 
 def _times(column: Any) -> Any:
     """Dates and times as ISO 8601; with a time zone in UTC."""
-    import pyarrow.compute as pc
-
     kind = column.type
     if pa.types.is_duration(kind):
         counts = column.cast(pa.int64()).to_pylist()
@@ -116,7 +85,7 @@ def _times(column: Any) -> Any:
 
 
 def as_text(column: Any) -> Any:
-    """The column as text, with JSON for nested values."""
+    """The column as text."""
     cells = [c if c is None or isinstance(c, str) else _ENCODE(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
@@ -153,8 +122,6 @@ def storable(table: Any, kind: str) -> Any:
 
 
 def _column(column: Any, kind: str) -> Any:
-    import pyarrow.compute as pc
-
     given, types = column.type, pa.types
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
@@ -200,7 +167,7 @@ def digest_of_values(table: Any, kind: str) -> str:
 
 
 def type_named(described: str) -> Any | None:
-    """The Arrow type that is written like this, or None for a nested or unknown type."""
+    """The Arrow type that is written like this, or None for an unknown type."""
     try:
         if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
             return pa.timestamp(match[1], match[2])
@@ -237,8 +204,6 @@ def restore_column(column: Any, described: str | None) -> Any:
 
 def _truth_values(texts: Any) -> Any:
     """True and false from text; PostgreSQL writes t and f."""
-    import pyarrow.compute as pc
-
     for letter, word in (("t", "true"), ("f", "false")):
         texts = pc.if_else(pc.equal(texts, letter), word, texts)
     return texts.cast(pa.bool_())
@@ -246,8 +211,6 @@ def _truth_values(texts: Any) -> Any:
 
 def _times_of(texts: Any, wanted: Any) -> Any:
     """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
-    import pyarrow.compute as pc
-
     if pa.types.is_time(wanted):
         unit = "ns" if wanted.unit == "ns" else "us"
         return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
@@ -304,8 +267,6 @@ def write_rows(
 
 
 def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    import pyarrow.parquet as parquet
-
     with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for part in parts_of(table, _PIECE):
             writer.write_table(part)
@@ -322,8 +283,6 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
-    import pyarrow.csv as csv
-
     flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
@@ -350,7 +309,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 
 
 def _flatten(table: Any) -> Any:
-    """The table for CSV: nested, binary and time zone columns as text."""
+    """The table for CSV: binary and time zone columns as text."""
     types = pa.types
     simple = (
         types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,
@@ -365,18 +324,12 @@ def _escape_formulas(table: Any) -> Any:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     flat = _flatten(table)
     columns = [
-        _replace_text(column, *_ESCAPE)
+        pc.replace_substring_regex(column, *_ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
         else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
     return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
-
-
-def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.replace_substring_regex(column, pattern, replacement)
 
 
 def read_text(
@@ -387,8 +340,6 @@ def read_text(
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
-    import pyarrow.csv as csv
-
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text, because 007 is not 7.
@@ -403,8 +354,9 @@ def read_text(
         raise ValueError("other columns")
     cells = table.columns
     if escape_formulas:
-        decimals = [types.get(name, "").startswith("decimal") for name in columns]
-        cells = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
+        for place, name in enumerate(columns):
+            if not types.get(name, "").startswith("decimal"):
+                cells[place] = pc.replace_substring_regex(cells[place], *_UNESCAPE)
     return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dphist.counting.sql import name as quote_name
 from dphist.errors import DphistError, OutputError, package, postgres_driver
 from dphist.outputs.formats import column_of, digest_of, digest_of_values, json_cells, parts_of, restore_column
 from dphist.outputs.target import Target, already_exists, schema_and_table
@@ -26,10 +27,6 @@ WAIT_SECONDS: Final = 5.0
 
 class StoreError(DphistError):
     """An error of a database. Its text completes a sentence and never quotes a value."""
-
-
-def quote_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Store:
@@ -76,13 +73,13 @@ class Store:
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         raise NotImplementedError
 
-    def rows(self, name: str, types: Mapping[str, str]) -> Any:
-        """The rows of a table as an Arrow table. `types` are those that it was written from."""
+    def rows(self, name: str) -> Any:
+        """The rows of a table as an Arrow table."""
         raise NotImplementedError
 
     def read(self, name: str, types: Mapping[str, str]) -> Any:
         """A table that was written from columns of these types, in these types."""
-        stored = self.rows(name, types)
+        stored = self.rows(name)
         columns = [
             restore_column(c, types.get(n)) for n, c in zip(stored.column_names, stored.columns, strict=True)
         ]
@@ -151,7 +148,7 @@ class _DuckDB(Store):
             self.connection.unregister(view)
         check()
 
-    def rows(self, name: str, types: Mapping[str, str]) -> Any:  # noqa: ARG002
+    def rows(self, name: str) -> Any:
         with self.errors():
             return self.connection.sql(f"SELECT * FROM {quote_name(name)}").to_arrow_table()
 
@@ -222,7 +219,7 @@ class _SQLite(Store):
                 self.connection.executemany(f"INSERT INTO {quote_name(name)} VALUES ({places})", rows)
             check()
 
-    def rows(self, name: str, types: Mapping[str, str]) -> Any:
+    def read(self, name: str, types: Mapping[str, str]) -> Any:
         with self.errors():
             cursor = self.connection.execute(f"SELECT * FROM {quote_name(name)}")
             names = [column[0] for column in cursor.description]
@@ -334,7 +331,7 @@ class _Postgres(Store):
             cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
         check()
 
-    def rows(self, name: str, types: Mapping[str, str]) -> Any:  # noqa: ARG002
+    def rows(self, name: str) -> Any:
         with self.errors(), self.connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.full_name(name)}")
             return cursor.fetch_arrow_table()

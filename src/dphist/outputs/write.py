@@ -41,7 +41,7 @@ from dphist.objects import (
     write_object,
 )
 from dphist.outputs.certificate_text import output_facts, seal
-from dphist.outputs.formats import ESCAPES, compact, digest_of, storable, write_rows
+from dphist.outputs.formats import ESCAPES, digest_of, storable, write_rows
 from dphist.outputs.stores import check_database, open_store, put_table, writing_errors
 from dphist.outputs.target import CERTIFICATE, Target, Written, already_exists, check_columns, local_paths
 from dphist.publishing import (
@@ -121,9 +121,8 @@ def write_release(
     once both are in place, before deferred signals are handled.
     """
     check_columns(target, table.column_names)
-    plain = compact(table)
     with defer_signals() as check, _system_errors(target):
-        job = WriteJob(plain, document, target, force, check, escape_formulas, ready)
+        job = WriteJob(table, document, target, force, check, escape_formulas, ready)
         if target.is_object:
             digest = _write_object(job)
         else:

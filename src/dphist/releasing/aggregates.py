@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,7 @@ from dphist.planning.utility import (
     shared_part,
 )
 from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
-from dphist.releasing.request import MARGIN
-
-if TYPE_CHECKING:
-    from dphist.releasing.request import Request
+from dphist.releasing.request import MARGIN, Request
 
 FloatArray = NDArray[np.float64]
 # The level of margins, unless an interval is asked for.
@@ -190,13 +187,17 @@ class Columns:
             decimals=0 if self.whole else count_decimals(plan),
         )  # fmt: skip
         columns = {self.count: noisy, **added}
+        for aggregate, noise, centred in self._sums(plan, sums):
+            compute = _mean_columns if aggregate.kind == "mean" else sum_columns
+            columns |= zip(look.names(aggregate.name), compute(counts, centred, plan, noise, look), strict=True)
+        return columns
+
+    def _sums(self, plan: Plan, sums: Sequence[FloatArray]) -> Iterator[tuple[Aggregate, SumNoise, FloatArray]]:
+        """Each aggregate with its noise and its noisy centred sum."""
         places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
         centred = dict(zip(places, sums, strict=True))
         for aggregate, noise in sums_with_noise(plan, self.aggregates):
-            compute = _mean_columns if aggregate.kind == "mean" else sum_columns
-            values = compute(counts, centred[aggregate.of, aggregate.column], plan, noise, look)
-            columns |= zip(look.names(aggregate.name), values, strict=True)
-        return columns
+            yield aggregate, noise, centred[aggregate.of, aggregate.column]
 
     def estimates(
         self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
@@ -219,24 +220,19 @@ class Columns:
                 f"{self.count}_low": counts - columns[MARGIN],
                 f"{self.count}_high": counts + columns[MARGIN],
             }
-        places = [(of, column) for of in distinct_sums(self.aggregates) for column in of[0]]
-        centred = dict(zip(places, sums, strict=True))
-        for aggregate, noise in sums_with_noise(plan, self.aggregates):
-            around, deviation = centred[aggregate.of, aggregate.column], noise.sigma * math.sqrt(limit)
+        for aggregate, noise, around in self._sums(plan, sums):
+            deviation, bounds = noise.sigma * math.sqrt(limit), (float(noise.low), float(noise.high))
             if aggregate.kind == "mean":
-                bounds = float(noise.low), float(noise.high)
                 value, error = estimates.mean_columns(around, deviation, *bounds)
-                ends = (
-                    []
-                    if look.interval is None
-                    else [*estimates.mean_interval(around, deviation, *bounds, look.interval)]
-                )
+                low, high = estimates.mean_interval(around, deviation, *bounds, level)
             else:
                 value, error = estimates.sum_columns(around, deviation, float(noise.middle))
-                width = 0.0 if look.interval is None else -float(special.ndtri((1.0 - look.interval) / 2.0))
-                ends = [] if look.interval is None else [value - width * error, value + width * error]
-            values = [value, *([error] if look.error else []), *ends]
-            columns |= zip(look.names(aggregate.name), values, strict=True)
+                width = -float(special.ndtri((1.0 - level) / 2.0))
+                low, high = value - width * error, value + width * error
+            ends = [] if look.interval is None else [low, high]
+            columns |= zip(
+                look.names(aggregate.name), [value, *([error] if look.error else []), *ends], strict=True
+            )
         return columns
 
 
@@ -298,27 +294,14 @@ def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, An
     bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
     all_facts = []
     for aggregate, noise in sums_with_noise(plan, aggregates):
-        if aggregate.vector:
-            if aggregate.column == aggregate.columns[0]:
-                all_facts.append(
-                    {
-                        "name": aggregate.vector,
-                        "kind": aggregate.kind,
-                        "columns": list(aggregate.columns),
-                        "norm": float(aggregate.high),
-                        "standard_error": noise.sigma,
-                    }
-                )
-            continue
         middle = float(noise.middle)
-        facts: dict[str, Any] = {
-            "name": aggregate.name,
-            "kind": aggregate.kind,
-            "column": aggregate.column,
-            "low": float(aggregate.low),
-            "high": float(aggregate.high),
-            "own_standard_error": noise.sigma,
-        }
+        facts: dict[str, Any] = {"name": aggregate.vector or aggregate.name, "kind": aggregate.kind}
+        if aggregate.vector:
+            norm = float(aggregate.high)
+            facts |= {"columns": list(aggregate.columns), "norm": norm, "standard_error": noise.sigma}
+        else:
+            bounds = {"low": float(aggregate.low), "high": float(aggregate.high)}
+            facts |= {"column": aggregate.column, **bounds, "own_standard_error": noise.sigma}
         if aggregate.kind == "sum":
             facts |= {
                 "standard_error": sum_error(plan, noise),
@@ -326,5 +309,6 @@ def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, An
                 "covariance_between_items": middle**2 * shared_part(plan),
                 "bias_at_threshold": middle * bias,
             }
-        all_facts.append(facts)
+        if not aggregate.vector or aggregate.column == aggregate.columns[0]:
+            all_facts.append(facts)
     return all_facts

@@ -421,17 +421,13 @@ def plan_from(data: Any) -> Plan:
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"])
-        noise, lower = _noise_from(data, contract), max(1, _whole(data.get("lower_threshold", 1)))
+        rounds = data["mechanism"] == "rounds"
+        noise = _rounds_from(data, contract) if rounds else _noise_of_one_step(data)
+        lower = max(1, _whole(data.get("lower_threshold", 1)))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
     certificate = certificate_of(noise, contract, budget)
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=lower)
-
-
-def _noise_from(data: Mapping[str, Any], contract: Contract) -> AnyNoise:
-    if data["mechanism"] == "rounds":
-        return _rounds_from(data, contract)
-    return _noise_of_one_step(data)
 
 
 def _rounds_from(data: Mapping[str, Any], contract: Contract) -> RoundsNoise:

@@ -9,8 +9,11 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
-from dphist.errors import InvalidParameter, package
+from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
+from dphist.counting.task import origins
+from dphist.errors import InvalidParameter, package, positive_count
 from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise, RoundsNoise
 from dphist.releasing.document import Nonzero, certify_again, nonzero_rule
 from dphist.releasing.noise import (
@@ -25,21 +28,7 @@ from dphist.releasing.noise import (
     counts_of,
     release_blocks,
 )
-from dphist.releasing.request import origins
-from dphist.releasing.result import (
-    ARROW,
-    SHAPES,
-    Form,
-    Names,
-    Package,
-    Release,
-    as_numpy,
-    frame_form,
-    has_repeats,
-    is_series,
-    objects,
-    one_chunk,
-)
+from dphist.releasing.result import ARROW, PACKAGES, Form, Names, Package, Release, frame_form
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 
 # Rows that get noise together: enough for the compiled sampler, with about 150 MB of working memory.
@@ -85,9 +74,8 @@ def release_histogram(
         raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
     rule = nonzero_rule(sound, promised=promise_max_nonzero)
     names = checked_names(item, count)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
-    batch_size = int(batch_size)  # sums of narrow numpy integers would wrap around, and rows get noise twice
+    # An int: sums of narrow numpy integers would wrap around, and rows get noise twice.
+    batch_size = positive_count("batch_size", batch_size)
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     assert not isinstance(sound.noise, Noise)
     top_k = rule is Nonzero.TOP_K
@@ -138,7 +126,7 @@ def _pieces_of(
             )
         batches = [(items, counts)]
     elif form is not None:
-        frame = items if origins(items) & SHAPES.keys() else package("pyarrow").table(items)
+        frame = items if origins(items) & PACKAGES else pa.table(items)
         _check_names(frame, form, names)
         batches = frame if form.shape == "reader" else [frame]
     elif isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
@@ -185,23 +173,25 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piec
         form, columns, numbers = Form(_package_of(batch[0])), [batch[0]], batch[1]
     else:
         raise InvalidParameter(f"a batch must be (items, counts) or a frame, not {type(batch).__name__}")
-    items, counts = tuple(_array(column, "items") for column in columns), _array(numbers, "counts")
+    items, counts = tuple(map(item_column, columns)), check_counts(_count_array(numbers), lattice=lattice)
     if len(items[0]) != len(counts):
         raise InvalidParameter("items and counts must have the same length")
-    whole_counts = check_counts(_count_array(counts), lattice=lattice)
     if has_repeats(items):
         raise InvalidParameter("an item occurs twice: add up the counts of equal items")
-    types = tuple(_kept_type(column.dtype) for column in columns) if form.package == "pandas" else ()
-    return Piece(replace(form, types=types), items, whole_counts)
+    typed = form.package in ("numpy", "pandas")
+    types = tuple(_kept_type(column.dtype) for column in columns) if typed else ()
+    return Piece(replace(form, types=types), items, counts)
 
 
 def _kept_type(dtype: Any) -> Any:
-    """The pandas type that the result gets back; None if the type itself may hold items that are not released."""
+    """The type that the result gets back; None if the type itself may hold items that are not released."""
+    if isinstance(dtype, np.dtype):
+        # Without the width, which is that of the longest text.
+        return np.dtype(dtype.kind) if dtype.kind in "US" else dtype
     pd = package("pandas")
     # The categories of one, the fill value of the other, and whatever a type of another package holds.
     holds_values = isinstance(dtype, (pd.CategoricalDtype, pd.SparseDtype))
-    own = isinstance(dtype, np.dtype) or type(dtype).__module__.partition(".")[0] == "pandas"
-    return dtype if own and not holds_values else None
+    return dtype if type(dtype).__module__.partition(".")[0] == "pandas" and not holds_values else None
 
 
 def _package_of(values: object) -> Package:
@@ -209,46 +199,23 @@ def _package_of(values: object) -> Package:
         return "list"
     if isinstance(values, np.ndarray):
         return "numpy"
-    if "pandas" in origins(values):
-        return "pandas"
-    return "polars" if "polars" in origins(values) else "pyarrow"
+    own = PACKAGES & origins(values)
+    return own.pop() if own else "pyarrow"
 
 
-def _array(values: Any, name: str) -> Any:
-    """A column as an Arrow array, or as a numpy array if it is one or if Arrow has no type for it."""
-    if isinstance(values, (list, tuple)):
-        return objects(values)
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            raise InvalidParameter(f"items and counts must be one-dimensional, not of shape {values.shape}")
-        return values
-    if not is_series(values) or not (origins(values) & SHAPES.keys() or hasattr(values, "__arrow_c_stream__")):
-        raise InvalidParameter(
-            f"{name} must be a list, a numpy array, a pandas or polars Series or an Arrow array, "
-            f"not {type(values).__name__}"
-        )
-    if _package_of(values) == "pandas" and isinstance(values.dtype, np.dtype):
-        return values.to_numpy()
-    pa = package("pyarrow")
-    if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values
-    try:
-        array = values.to_arrow() if _package_of(values) == "polars" else pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError):
-        return objects(list(values))
-    return objects(list(values)) if isinstance(array.type, pa.BaseExtensionType) else array
-
-
-def _count_array(column: Any) -> Any:
+def _count_array(values: Any) -> Any:
     """Counts as a numpy array of numbers. Error messages never contain a count."""
-    if isinstance(column, np.ma.MaskedArray):
+    if isinstance(values, np.ma.MaskedArray):
         raise InvalidParameter("counts must not be masked: a masked count is a null")
-    if isinstance(column, np.ndarray):
-        return _whole_numbers(column) if column.dtype.kind == "O" else column
+    if isinstance(values, (list, tuple)):
+        return _whole_numbers(values)
+    kind = getattr(values, "dtype", None)
+    if isinstance(kind, np.dtype) and np.ndim(values) == 1:
+        return _whole_numbers(values) if kind.kind == "O" else np.asarray(values)
+    column = arrow_column(values, "counts")
     if column.null_count > 0:
         raise InvalidParameter("counts must not be null")
-    types = package("pyarrow").types
-    if types.is_integer(column.type) or types.is_floating(column.type):
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return as_numpy(one_chunk(column))
     return _whole_numbers(column.to_pylist())
 

@@ -16,36 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from dphist.counting.task import Counted, RoundsTask, Task
-from dphist.errors import InvalidParameter, package
+from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
+from dphist.counting.task import Counted, RoundsTask, Secret, Task
+from dphist.errors import InvalidParameter
 from dphist.planning.utility import count_decimals
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
-from dphist.releasing.result import (
-    ARROW,
-    Form,
-    Names,
-    Release,
-    as_numpy,
-    has_repeats,
-    join_rows,
-    objects,
-    release_order,
-    take_rows,
-)
+from dphist.releasing.request import Request
+from dphist.releasing.result import ARROW, Form, Names, Release
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
-
-if TYPE_CHECKING:
-    from dphist.releasing.request import Request
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -53,12 +41,14 @@ FloatArray = NDArray[np.float64]
 # A double holds whole numbers up to this exactly.
 LARGEST_EXACT: Final = 2**53
 # Counts that get noise at once: few enough for the CPU's cache.
-_CACHED_ROWS: Final = 1 << 17
+CACHED_ROWS: Final = 1 << 17
 # For fewer counts than this, importing the compiled sampler costs more time than it saves.
-_COMPILED_FROM: Final = 1 << 20
-# Cached because an audit runs many sessions with the same variance.
-_gaussian = lru_cache(maxsize=16)(DiscreteGaussian)
-_laplace = lru_cache(maxsize=16)(DiscreteLaplace)
+COMPILED_FROM: Final = 1 << 20
+
+
+def noise_of_group(noise: LaplaceNoise | LatticeNoise) -> ExactSampler:
+    """The law of the noise of a count, or of the users with one item."""
+    return DiscreteLaplace(noise.scale) if isinstance(noise, LaplaceNoise) else DiscreteGaussian(noise.variance)
 
 
 def check_counts(counts: object, *, lattice: int) -> IntArray:
@@ -81,8 +71,8 @@ def check_counts(counts: object, *, lattice: int) -> IntArray:
 # The mechanism.
 
 
-@dataclass(frozen=True)
-class Cut:
+@dataclass(frozen=True, repr=False)
+class Cut(Secret):
     """What is subtracted from every count before noise is added.
 
     `floor` is the count of rank k + 1 in a top-k step, and secret. `lower` is the fixed lower threshold: counts
@@ -93,9 +83,6 @@ class Cut:
     floor: int = 0
     lower: int = 1
     difference: bool = False
-
-    def __repr__(self) -> str:
-        return "Cut(secret)"
 
     @property
     def restored(self) -> int:
@@ -165,10 +152,10 @@ class NoiseSession:
             raise InvalidParameter(
                 f"a batch of {remaining.size} keys exceeds the public domain of {plan.contract.nonzero:.0f}"
             )
-        compiled = True if remaining.size >= _COMPILED_FROM else None
+        compiled = True if remaining.size >= COMPILED_FROM else None
         blocks = [
-            self._release_block(remaining[start : start + _CACHED_ROWS], start, draws[0], compiled)
-            for start in range(0, max(remaining.size, 1), _CACHED_ROWS)
+            self._release_block(remaining[start : start + CACHED_ROWS], start, draws[0], compiled)
+            for start in range(0, max(remaining.size, 1), CACHED_ROWS)
         ]
         index, values = (np.concatenate(column) for column in zip(*blocks, strict=True))
         return Released(index, values + self.cut.restored, self.noisy_sums(counts, sums, index, draws[1:]))
@@ -178,8 +165,7 @@ class NoiseSession:
     ) -> tuple[IntArray, FloatArray]:
         """The formula at the top of this file, for consecutive counts of a batch."""
         noise = self.noise
-        law: ExactSampler = _laplace(noise.scale) if isinstance(noise, LaplaceNoise) else _gaussian(noise.variance)
-        public = isinstance(noise, PublicNoise)
+        law, public = noise_of_group(noise), isinstance(noise, PublicNoise)
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
         steps += counts[present] * self.plan.steps_of_count
@@ -203,7 +189,7 @@ class NoiseSession:
             is_centred = noise.columns > 1
             # The middle is `reach` steps above the lower end, so one user changes the centred sum by at most that.
             centred = steps[index] if is_centred else steps[index] - noise.reach * counts[index]
-            noisy = centred + source.of(_gaussian(noise.variance), index)
+            noisy = centred + source.of(DiscreteGaussian(noise.variance), index)
             noisy_sums.append(np.asarray(noisy * float(noise.step), dtype=np.float64))
         return tuple(noisy_sums)
 
@@ -229,7 +215,7 @@ def begin(plan: Plan, tap: Tap, cut: Cut | None = None) -> NoiseSession:
 def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
     if noise.variance_shared == 0:
         return 0
-    return int(_gaussian(noise.variance_shared).draw(1, tap)[0])
+    return int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
 
 
 def rehearse(plan: Plan) -> None:
@@ -290,7 +276,6 @@ def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Itera
 
 def engine_pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     """The batches of an engine, after an empty one that has their types."""
-    pa = package("pyarrow")
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in counted.schema], schema=counted.schema)
     width = len(counted.schema) - len(plan.summed) - 1
     for batch in chain([empty], counted.batches()):
@@ -331,7 +316,7 @@ def release_blocks(
     Items must differ between pieces: pass `distinct` if they are known to, which saves the check. With a `limit`,
     only that many of the largest counts are released. `expected` are the totals of an earlier reading.
     """
-    plan, form, pieces, seen = session.plan, Form(), 0, Total()
+    plan, form, pieces, seen = session.plan, ARROW, 0, Total()
     items: list[tuple[Any, ...]] = []
     numbers: list[tuple[FloatArray, ...]] = []
     for block in blocks:
@@ -342,7 +327,9 @@ def release_blocks(
         numbers.append((released.values, *released.sums))
         start = 0
         for piece in block:
-            form = piece.form if pieces == 0 else _common_form(form, piece.form)
+            if pieces and form != piece.form:
+                raise InvalidParameter("all batches must be of the same type")
+            form = piece.form if not pieces or form.types == piece.form.types else replace(form, types=())
             pieces += 1
             stop = start + piece.counts.size
             first, last = np.searchsorted(released.index, [start, stop])
@@ -355,7 +342,7 @@ def release_blocks(
         raise InvalidParameter(
             "the batches were not the same at the second reading: return the same ones each time"
         )
-    columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
+    columns = tuple(map(join_rows, zip(*items, strict=True))) or (item_column([]),) * len(names.items)
     counts, *sums = (
         np.concatenate([np.empty(0), *(parts[place] for parts in numbers)])
         for place in range(1 + len(plan.summed))
@@ -371,12 +358,6 @@ def release_blocks(
     sums = [column[order] for column in sums]
     private, offset = session.tap.private, session.noisy_offset
     return Release(rows, counts[order], plan, private, names, form, offset, sums=tuple(sums))
-
-
-def _common_form(form: Form, other: Form) -> Form:
-    if form != other:
-        raise InvalidParameter("all batches must be of the same type")
-    return form if form.types == other.types else replace(form, types=())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,24 +22,17 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
-from dphist.counting.spark import SparkHistogram, on_executors, persist, run
-from dphist.counting.spark_rounds import detached
+from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk, release_order, take_rows
+from dphist.counting.spark import SparkHistogram, on_executors, run
+from dphist.counting.spark_rounds import detached, persist
+from dphist.counting.task import Secret
 from dphist.errors import is_spark_frame
+from dphist.outputs.spark_folder import read_folder, write_folder
 from dphist.outputs.target import Target, Written
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Job, NoiseSession
-from dphist.releasing.result import (
-    ARROW,
-    ROWS_SHOWN,
-    Form,
-    Release,
-    arrow_numbers,
-    as_numpy,
-    one_chunk,
-    release_order,
-    take_rows,
-)
+from dphist.releasing.result import ARROW, ROWS_SHOWN, Release
 from dphist.releasing.summary import Summary
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
@@ -68,7 +61,7 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
     session = job.begin(histogram.at_rank)
     noise = executor_noise(session, job.columns, job.names.items, job.tap)
     model = job.complete(
-        Release((), np.empty(0), job.plan, job.tap.private, job.names, Form(), session.noisy_offset)
+        Release((), np.empty(0), job.plan, job.tap.private, job.names, offset=session.noisy_offset)
     )
     with without_logging():
         frame = released_frame(histogram, noise)
@@ -76,7 +69,8 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
             # A limit on users has replaced the top-k step: keep the largest noisy counts.
             frame = largest_rows(frame, len(noise.items), request.top)
         if target is not None and target.kind == "folder":
-            return _write_folder(frame, histogram, model, target, force=request.force, placed=placed)
+            written, rows = write_rows(frame, histogram.what, model, target, force=request.force, placed=placed)
+            return with_first_rows(rows, replace(model, written=written), written.rows)
         if is_spark_frame(request.input):
             with persist(frame) as rows:
                 return run(lambda: keep_on_cluster(without_traces(rows), model), histogram.what)
@@ -86,19 +80,11 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
 # Noise on the executors.
 
 
-@dataclass(frozen=True)
-class ExecutorNoise:
-    """Adds noise and applies the threshold to the batches of an executor. Spark may call it repeatedly."""
+@dataclass(frozen=True, repr=False)
+class ExecutorStep(Secret):
+    """Noise for the batches of an executor, with a key for each draw. Spark may call it repeatedly."""
 
-    session: NoiseSession
-    keys: tuple[
-        bytes, ...
-    ]  # one for the counts and one for each summed column, so that their noise is independent
-    items: tuple[str, ...]
-    columns: Columns
-
-    def __repr__(self) -> str:
-        return "ExecutorNoise(secret)"
+    keys: tuple[bytes, ...]
 
     @property
     def __name__(self) -> str:
@@ -106,26 +92,44 @@ class ExecutorNoise:
         return "dphist_noise"
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """From batches of items, counts, sums and digests to the released rows. No item is in two rows."""
         for batch in batches:
-            *columns, digests = batch.columns
-            counts, *sums = (as_numpy(column) for column in columns[len(self.items) :])
-            rows = rows_of_bytes(digests)
-            # The noise of a sum depends on the sum too. If the data changed between two attempts at a task, equal
-            # noise on two different sums would reveal their difference.
-            seeds = [rows, *(mix_numbers(rows, column) for column in sums)]
-            draws = [Repeatable(KeyedWords(key, seed)) for key, seed in zip(self.keys, seeds, strict=True)]
-            released = self.session.release(counts, sums, draws)
-            items = [take_rows(column, released.index) for column in columns[: len(self.items)]]
-            numbers = self.columns.numbers(released.values, released.sums, self.session.plan)
-            arrays = [*items, *(arrow_numbers(column) for column in numbers.values())]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
+            yield self.of(batch)
+
+    def of(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def draws(self, digests: Any, numbers: Sequence[NDArray[np.int64] | None]) -> list[Repeatable]:
+        """The noise of these true numbers of items; None for numbers that their digests depend on already."""
+        rows = rows_of_bytes(digests)
+        # If the data changed between two attempts at a task, equal noise on two different numbers would reveal
+        # their difference.
+        seeds = [rows if column is None else mix_numbers(rows, column) for column in numbers]
+        return [Repeatable(KeyedWords(key, seed)) for key, seed in zip(self.keys, seeds, strict=True)]
+
+
+@dataclass(frozen=True, repr=False)
+class ExecutorNoise(ExecutorStep):
+    """Adds noise and applies the threshold, with a key for the counts and one for each summed column."""
+
+    session: NoiseSession
+    items: tuple[str, ...]
+    columns: Columns
+
+    def of(self, batch: Any) -> Any:
+        """From items, counts, sums and digests to the released rows. No item is in two rows."""
+        *columns, digests = batch.columns
+        counts, *sums = (as_numpy(column) for column in columns[len(self.items) :])
+        released = self.session.release(counts, sums, self.draws(digests, [None, *sums]))
+        items = [take_rows(column, released.index) for column in columns[: len(self.items)]]
+        numbers = self.columns.numbers(released.values, released.sums, self.session.plan)
+        arrays = [*items, *(arrow_numbers(column) for column in numbers.values())]
+        return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 
 def executor_noise(session: NoiseSession, columns: Columns, items: tuple[str, ...], tap: Tap) -> ExecutorNoise:
     """The noise for the executors, with fresh keys. It has no tap, because fresh noise would not be repeatable."""
     keys = tuple(new_key(tap) for _ in range(1 + len(session.plan.summed)))
-    return ExecutorNoise(replace(session, tap=ClosedTap()), keys, items, columns)
+    return ExecutorNoise(keys, replace(session, tap=ClosedTap()), items, columns)
 
 
 def new_key(tap: Tap) -> bytes:
@@ -212,19 +216,10 @@ def collect_release(table: Any, model: Release) -> Release:
     )  # fmt: skip
 
 
-def _write_folder(
-    frame: Any, histogram: SparkHistogram, model: Release, target: Target, *, force: bool, placed: Placed | None
-) -> Release:
-    written, rows = write_rows(frame, histogram.what, model, target, force=force, placed=placed)
-    return with_first_rows(rows, replace(model, written=written), written.rows)
-
-
 def write_rows(
     frame: Any, what: str, model: Release, target: Target, *, force: bool, placed: Placed | None
 ) -> tuple[Written, Any]:
     """Write the rows and the certificate of a release as a folder. Also returns a frame of the rows in it."""
-    from dphist.outputs.spark_folder import read_folder, write_folder
-
     with persist(frame) as rows:
         written = write_folder(
             run(lambda: without_traces(rows), what), model.document(), target, force=force,
@@ -310,8 +305,6 @@ class SparkRelease(Release):
         return self.collect().added
 
     def _write_to(self, target: Target, *, force: bool, escape_formulas: bool) -> Written:
-        from dphist.outputs.spark_folder import write_folder
-
         if target.kind == "folder":
             return write_folder(self.frame, self.document(), target, force=force)
         return super()._write_to(target, force=force, escape_formulas=escape_formulas)

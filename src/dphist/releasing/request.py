@@ -35,21 +35,12 @@ STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
-# Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
 _PATHS: Final = {"input", "items", "known"}
+# Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 _LITERAL: Final = {
-    "user",
-    "item",
-    "where",
-    "query",
-    "table",
-    "sum",
-    "mean",
-    "vector",
-    "count_name",
-    "output_table",
-}
+    "user", "item", "where", "query", "table", "sum", "mean", "vector", "count_name", "output_table",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -404,18 +395,13 @@ class Request:
             self.null_items, as_text=self.types == "text",
         )  # fmt: skip
 
-    def public_items(self) -> Events | None:
-        """The public list of items. Its columns have the names of the output."""
-        return None if self.items is None else self._list_of(self.items)
-
-    def known_items(self) -> Events | None:
-        """The items that are public already, with the names of the output."""
-        return None if self.known is None else self._list_of(self.known)
-
-    def _list_of(self, source: Any) -> Events:
+    def listed_items(self) -> Events | None:
+        """The public list of items, or the items that are public already, with the names of the output."""
+        source = self.known if self.items is None else self.items
         columns = tuple(Column(column.name, column.name) for column in self.columns)
         # A list has no users, and any of its columns can stand in for them.
-        return Events(source, columns[0].name, columns, null_items=self.null_items)
+        user = columns[0].name
+        return None if source is None else Events(source, user, columns, null_items=self.null_items)
 
     def to_dict(self, *, everything: bool = False, folders: bool = False) -> dict[str, Any]:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.
@@ -506,11 +492,6 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None
         raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
     if ledger is not None and seed is not None:
         raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
-
-
-def origins(value: object) -> set[str]:
-    """The packages that define a value's classes: an `isinstance` would have to import them."""
-    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
 
 
 def flag(name: str) -> str:

@@ -1,29 +1,35 @@
 """The result of a release: its rows, in any kind of frame, and its certificate. It holds no true count.
 
-A column is an Arrow array, or a numpy array if Arrow has no type for it. Results are built from released values
-alone: a dictionary of categories, the width of a text array, an index, or a buffer shared with the input would
-disclose rows that were not released.
+Results are built from released values alone: a dictionary of categories, the width of a text array, an index, or a
+buffer shared with the input would disclose rows that were not released.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist import __version__
+from dphist.counting.columns import arrow_numbers, is_series, take_rows
+from dphist.counting.spark_session import frame_in
+from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
+from dphist.outputs.target import Target, Written, target_of
+from dphist.outputs.write import check_formulas, write_release
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
-from dphist.releasing.request import MARGIN, origins
+from dphist.releasing.request import MARGIN
 from dphist.releasing.summary import (
     INTERVALS_OF_NOISE,
     NOT_PRIVATE,
@@ -31,37 +37,28 @@ from dphist.releasing.summary import (
     column_digits,
     summarize,
 )
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target, Written
-
+from dphist.signatures import signer_of
 
 ROWS_SHOWN: Final = 10
 
-Positions = NDArray[np.int64]
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
 Shape = Literal["columns", "frame", "lazy", "reader", "relation"]
 
-_SERIES: Final = {"Series", "Index", "Array", "ChunkedArray"}
-SHAPES: Final[dict[str, dict[str, Shape]]] = {
-    "pandas": {"DataFrame": "frame"},
-    "polars": {"DataFrame": "frame", "LazyFrame": "lazy"},
-    "pyarrow": {"Table": "frame", "RecordBatch": "frame", "RecordBatchReader": "reader"},
-}
-# Kinds of numpy arrays with a total order: whole numbers, truth values, text and times.
-_SORTABLE: Final = "iubUSmM"
-# Types of Python objects with a total order, but for NaN.
-_ORDERED: Final = {bool, int, float, str, bytes}
+PACKAGES: Final[set[Package]] = {"pandas", "polars", "pyarrow"}
+_SHAPES: Final[dict[str, Shape]] = {
+    "DataFrame": "frame", "LazyFrame": "lazy", "Table": "frame", "RecordBatch": "frame",
+    "RecordBatchReader": "reader",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Form:
-    """The kind of frame or columns that the caller passed, and gets back. `types` are those of pandas columns.
+    """The kind of frame or columns that the caller passed, and gets back. `types` are those of numpy and pandas.
 
     A type may hold values, such as categories; the form keeps none that does.
     """
 
-    package: Package = "numpy"
+    package: Package
     shape: Shape = "columns"
     types: tuple[Any, ...] = field(default=(), compare=False)
 
@@ -79,214 +76,30 @@ class Names:
 
 def frame_form(value: object) -> Form | None:
     """The form of a frame; None for anything else."""
-    for name in origins(value) & SHAPES.keys():
-        for base in type(value).__mro__:
-            if base.__name__ in SHAPES[name]:
-                return Form(name, SHAPES[name][base.__name__])  # type: ignore[arg-type]
+    shapes = [_SHAPES[base.__name__] for base in type(value).__mro__ if base.__name__ in _SHAPES]
+    own = PACKAGES & origins(value)
+    if own and shapes:
+        return Form(own.pop(), shapes[0])
     if type(value).__name__ == "DuckDBPyRelation":
         return Form("pyarrow", "relation")
     return ARROW if hasattr(value, "__arrow_c_stream__") and not is_series(value) else None
 
 
-def is_series(value: object) -> bool:
-    """Whether a value is a single column of pandas, polars or Arrow."""
-    return bool(_SERIES & {base.__name__ for base in type(value).__mro__})
-
-
-# Columns of items.
-
-
-def objects(values: Sequence[Any]) -> NDArray[Any]:
-    """A one-dimensional array of these objects, even if they are sequences themselves."""
-    return np.fromiter(values, dtype=object, count=len(values))
-
-
-def take_rows(column: Any, where: Positions) -> Any:
-    """These rows as a new array that shares nothing with the column; texts are no wider than the longest."""
-    if isinstance(column, np.ndarray):
-        taken: Any = np.asarray(column)[where]
-        return np.array(taken.tolist(), dtype=taken.dtype.kind) if taken.dtype.kind in "US" else taken
-    pa = package("pyarrow")
-    taken = one_chunk(column.take(arrow_numbers(where)))
-    if pa.types.is_dictionary(taken.type):
-        taken = taken.dictionary_decode()
-    if "dictionary" in str(taken.type):
-        raise InvalidParameter(
-            "items must not have dictionaries or categories inside lists or structs: decode them"
-        )
-    # A view would share the buffers of the whole column; a copy made through Python objects does not.
-    return pa.array(taken.to_pylist(), taken.type) if "view" in str(taken.type) else taken
-
-
-def join_rows(columns: Sequence[Any]) -> Any:
-    """One array from several, in a type that holds them all."""
-    plain = [isinstance(column, np.ndarray) for column in columns]
-    if all(plain):
-        return np.concatenate(columns)
-    if any(plain):
-        return objects([value for column in columns for value in _keys(column).tolist()])
-    pa = package("pyarrow")
-    try:
-        tables = [pa.table({"item": column}) for column in columns]
-        return one_chunk(pa.concat_tables(tables, promote_options="permissive").column("item"))
-    except pa.ArrowException:
-        raise InvalidParameter("the items of all batches must be of one type") from None
-
-
-def has_repeats(columns: Sequence[Any]) -> bool:
-    """Whether two rows are equal in all columns. Arrow compares them if it can."""
-    if any(isinstance(column, np.ndarray) for column in columns):
-        return _keys_repeat([_keys(column) for column in columns])
-    pa = package("pyarrow")
-    types = [column.type for column in columns]
-    if any(pa.types.is_nested(kind) or "view" in str(kind) for kind in types):
-        return _keys_repeat([_keys(column) for column in columns])
-    if len(columns) == 1 and not pa.types.is_dictionary(types[0]):
-        # Much faster than grouping.
-        distinct = package("pyarrow.compute").count_distinct(columns[0], mode="all").as_py()
-        return bool(distinct < len(columns[0]))
-    names = [str(place) for place in range(len(columns))]
-    table = pa.table(dict(zip(names, columns, strict=True))).unify_dictionaries()
-    return bool(table.group_by(names).aggregate([]).num_rows < table.num_rows)
-
-
-def release_order(counts: NDArray[np.float64], columns: Sequence[Any]) -> Positions:
-    """Positions by descending count, then by the item's columns: the order reveals nothing but the rows.
-
-    Arrow sorts them if it can, because sorting millions of Python strings is slow.
-    """
-    if any(isinstance(column, np.ndarray) or not _is_sortable(column.type) for column in columns):
-        ranks = [_ranks(_keys(column)) for column in columns]
-        return np.lexsort((*reversed(ranks), -counts)).astype(np.int64)
-    names = [str(place) for place in range(len(columns))]
-    table = package("pyarrow").table({"count": arrow_numbers(counts), **dict(zip(names, columns, strict=True))})
-    keys = [("count", "descending"), *((name, "ascending") for name in names)]
-    return as_numpy(package("pyarrow.compute").sort_indices(table, sort_keys=keys)).astype(np.int64)
-
-
-def _is_sortable(kind: Any) -> bool:
-    """Types with a total order in Arrow. Floats are not: Arrow does not order NaN and null."""
-    types = package("pyarrow").types
-    checks = (
-        types.is_integer, types.is_string, types.is_large_string, types.is_date, types.is_timestamp,
-        types.is_decimal, types.is_binary, types.is_large_binary,
-    )  # fmt: skip
-    return any(check(kind) for check in checks)
-
-
-def _keys(column: Any) -> NDArray[Any]:
-    if isinstance(column, np.ndarray):
-        return np.asarray(column)
-    if package("pyarrow").types.is_integer(column.type) and column.null_count == 0:
-        return as_numpy(one_chunk(column))
-    return objects(column.to_pylist())
-
-
-def _ranks(key: NDArray[Any]) -> NDArray[Any]:
-    """An array that numpy sorts the way the key should be sorted."""
-    if key.dtype.kind in _SORTABLE or (key.dtype.kind == "f" and not np.isnan(key).any()):
-        return key
-    values = key.tolist()
-    kinds = {type(v) for v in values}
-    if len(kinds) == 1 and kinds <= _ORDERED and not any(v != v for v in values):
-        return _places(values)
-    try:
-        return _places([_sort_key(v) for v in values])
-    except (TypeError, ValueError, ArithmeticError):
-        # Values that cannot be compared or hashed are sorted by their text.
-        return _places([(type(v).__name__, repr(v)) for v in values])
-
-
-def _sort_key(value: Any) -> tuple[Any, ...]:
-    """A key with a total order: if items tied, or had a partial order, the rows before the sort would decide."""
-    kind = type(value).__name__
-    if isinstance(value, tuple):
-        return kind, tuple(map(_sort_key, value))
-    if isinstance(value, (set, frozenset)):
-        return kind, tuple(sorted(map(_sort_key, value)))
-    # NaN is before all numbers, and not the same as None.
-    return (kind, value) if value == value else (kind,)
-
-
-def _places(values: list[Any]) -> NDArray[np.int64]:
-    """The position of each value among the sorted distinct values."""
-    place = {value: rank for rank, value in enumerate(sorted(set(values)))}
-    return np.array([place[value] for value in values], dtype=np.int64)
-
-
-def _keys_repeat(keys: Sequence[NDArray[Any]]) -> bool:
-    if len(keys) == 1 and keys[0].dtype.kind in _SORTABLE:
-        ordered = np.sort(keys[0])
-        return bool((ordered[1:] == ordered[:-1]).any())
-    rows = zip(*(key.tolist() for key in keys), strict=True) if len(keys) > 1 else iter(keys[0].tolist())
-    return len({_hashable(row) for row in rows}) < keys[0].size
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, float) and value != value:
-        return "nan", None  # NaN is one item, although it is not equal to itself
-    try:
-        hash(value)
-    except TypeError:
-        return type(value).__name__, repr(value)
-    return value  # type: ignore[no-any-return]
-
-
-def as_numpy(array: Any) -> NDArray[Any]:
-    """Numbers without nulls as a numpy array. Arrow's `to_numpy` would import pandas if it is installed."""
-    if len(array) == 0:
-        return np.empty(0, dtype=np.dtype(array.type.to_pandas_dtype()))
-    return np.from_dlpack(array)
-
-
-def arrow_numbers(values: NDArray[Any]) -> Any:
-    """Numbers as an Arrow array, likewise without importing pandas."""
-    pa = package("pyarrow")
-    if values.dtype.kind not in "iuf" or values.dtype.itemsize < 4 or not values.dtype.isnative:
-        return pa.array(values)
-    values = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
-
-
-def one_chunk(column: Any) -> Any:
-    pa = package("pyarrow")
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    combined = column.combine_chunks()
-    return combined if not isinstance(combined, pa.ChunkedArray) else pa.concat_arrays(combined.chunks)
-
-
 def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> Any:
-    """An array as a column of this package; `dtype` is the pandas type of the caller's column."""
-    from_numpy = isinstance(column, np.ndarray)
-    values = column.tolist() if from_numpy and column.dtype.kind == "O" else column
+    """An Arrow column as one of this package; `dtype` is the numpy or pandas type of the caller's column."""
     if kind == "list":
-        return column.tolist() if from_numpy else column.to_pylist()
+        return column.to_pylist()
     if kind == "numpy":
-        return column if from_numpy else _keys(column)
+        array = column.to_numpy(zero_copy_only=False)
+        return array if dtype is None else array.astype(dtype)
     if kind == "polars":
-        return package("polars").Series(name, values)
+        return package("polars").Series(name, column)
     if kind == "pyarrow":
-        if not from_numpy:
-            return column
-        return package("pyarrow").array(values) if values is not column else arrow_numbers(column)
-    pd = package("pandas")
-    if from_numpy:
-        return pd.Series(values, dtype=dtype, name=name)
+        return column
     if hasattr(dtype, "__from_arrow__"):
-        return pd.Series(dtype.__from_arrow__(column), name=name)
-    return column.to_pandas(integer_object_nulls=True).rename(name)
-
-
-def native_frame(columns: dict[str, Any], kind: Package, note: dict[str, str]) -> Any:
-    """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
-    if kind == "pandas":
-        frame = package("pandas").DataFrame(columns)
-        frame.attrs.update(note)
-        return frame
-    if kind == "polars":
-        return package("polars").DataFrame(columns)
-    return package("pyarrow").table(columns).replace_schema_metadata(note)
+        return package("pandas").Series(dtype.__from_arrow__(column), name=name)
+    series = column.to_pandas(integer_object_nulls=True).rename(name)
+    return series if dtype is None else series.astype(dtype)
 
 
 # The release.
@@ -297,7 +110,7 @@ class Release:
     """Released items with their noisy counts, largest first.
 
     Attributes:
-        columns: The item's columns, as Arrow or numpy arrays. `items` has them in the kind that you passed.
+        columns: The item's columns, as Arrow arrays. `items` has them in the kind that you passed.
         counts: Noisy counts, a numpy array.
         plan: The certified plan.
         private: False if the noise was made from a seed.
@@ -319,7 +132,7 @@ class Release:
     plan: Plan
     private: bool
     names: Names
-    form: Form = field(default_factory=Form)
+    form: Form = ARROW
     offset: float | None = None
     added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -358,7 +171,10 @@ class Release:
         """The release in the kind that you passed: a frame, or columns of items and counts."""
         form = self.form if self.input_form is None else self.input_form
         if form.shape == "columns":
-            return self.items, native_column(self.counts, self.names.count, form.package)
+            numbers = arrow_numbers(self.counts)
+            return self.items, (
+                self.counts if form.package == "numpy" else native_column(numbers, self.names.count, form.package)
+            )
         if form.shape == "relation":
             return self.to_duckdb()
         frame = self._frame(form.package)
@@ -385,20 +201,24 @@ class Release:
 
     def to_spark(self, session: Any = None) -> Any:
         """A Spark DataFrame in this session, or in the active one."""
-        from dphist.counting.spark_session import frame_in
-
         return frame_in(session, self.to_arrow())
 
-    def _native_items(self, package: Package) -> dict[str, Any]:
+    def _native_items(self, kind: Package) -> dict[str, Any]:
         types = self.form.types or (None,) * len(self.columns)
         columns = zip(self.names.items, self.columns, types, strict=True)
-        return {name: native_column(column, name, package, dtype) for name, column, dtype in columns}
+        return {name: native_column(column, name, kind, dtype) for name, column, dtype in columns}
 
-    def _frame(self, package: Package) -> Any:
-        columns = self._native_items(package)
+    def _frame(self, kind: Package) -> Any:
+        """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
+        columns = self._native_items(kind)
         for name, numbers in ((self.names.count, self.counts), *self.added.items()):
-            columns[name] = native_column(numbers, name, package)
-        return native_frame(columns, package, self._note())
+            columns[name] = native_column(arrow_numbers(numbers), name, kind)
+        if kind == "pyarrow":
+            return pa.table(columns).replace_schema_metadata(self._note())
+        frame = package(kind).DataFrame(columns)
+        if kind == "pandas":
+            frame.attrs.update(self._note())
+        return frame
 
     @property
     def guarantee(self) -> str:
@@ -416,8 +236,6 @@ class Release:
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        from dphist import __version__
-
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
             created=self.created, findings=self.findings, receipt=self.receipt,
@@ -445,18 +263,12 @@ class Release:
             sign: Private key file that signs both.
             escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
         """
-        from dphist.outputs.target import target_of
-        from dphist.outputs.write import check_formulas
-        from dphist.signatures import signer_of
-
         target = target_of(output, table, certificate=certificate, objects=self._writes_objects)
         target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
 
     def _write_to(self, target: Target, *, force: bool, escape_formulas: bool) -> Written:
-        from dphist.outputs.write import write_release
-
         if target.kind == "folder":
             raise InvalidParameter(
                 f"only Spark can write a folder such as {target.public_address()!r}: name a file"
@@ -492,7 +304,7 @@ class Release:
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
         """The beginnings of values as printable text, without control characters."""
         try:
-            values = [str(value) for value in native_column(take_rows(column, where), "", "list")]
+            values = [str(value) for value in take_rows(column, where).to_pylist()]
         except (OverflowError, ValueError):  # a time outside the range of Python's
             values = ["?"] * where.size
         return [shorten(printable(value)) for value in values]
@@ -512,16 +324,13 @@ class Release:
             hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
             return hint if self.request.get("types") == "text" else ""
         head, *rows = self._first_rows()
-        more = f"\n... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
-        about = f"\n{self._about_intervals}" if self._about_intervals else ""
-        return text_grid(head, rows, left=len(self.names.items)) + more + about
+        return "\n".join([text_grid(head, rows, left=len(self.names.items)), *self._below_table()])
 
-    @property
-    def _about_intervals(self) -> str:
-        """What the intervals do not cover."""
-        if self.request.get("interval") is None or not self.summary.limit_leaves_out:
-            return ""
-        return INTERVALS_OF_NOISE
+    def _below_table(self) -> list[str]:
+        """How many more rows there are, and what the intervals do not cover."""
+        more = [f"... and {len(self) - ROWS_SHOWN:,} more"] if len(self) > ROWS_SHOWN else []
+        has_intervals = self.request.get("interval") is not None and self.summary.limit_leaves_out
+        return [*more, *([INTERVALS_OF_NOISE] if has_intervals else [])]
 
     def __repr__(self) -> str:
         return "\n".join(self.summary.lines(self.table_text()))
@@ -529,8 +338,7 @@ class Release:
     def _repr_html_(self) -> str:
         head, *rows = self._first_rows()
         summary = self.summary
-        more = f"... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
-        notes = (more, self._about_intervals, summary.why_few, *summary.warnings)
+        notes = (*self._below_table(), summary.why_few, *summary.warnings)
         return (
             html_table(summary.headline, summary.rows(), warning="" if self.private else NOT_PRIVATE)
             + (html_grid("", head, rows) if rows else "")

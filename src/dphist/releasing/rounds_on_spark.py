@@ -7,7 +7,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as sql
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StructField, StructType
 
+from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.spark import ENTRY, digest, on_executors, run, with_all_entries
 from dphist.counting.spark_rounds import PARTS, POOLED, SparkRounds, detached
 from dphist.counting.spark_session import arrow_frame
@@ -26,17 +27,16 @@ from dphist.counting.task import Progress
 from dphist.errors import InputError, is_spark_frame
 from dphist.outputs.target import Target
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.releasing.noise import Job
+from dphist.releasing.noise import Job, noise_of_group
 from dphist.releasing.on_spark import (
+    ExecutorStep,
     Placed,
     SparkRelease,
-    mix_numbers,
     new_key,
-    rows_of_bytes,
     without_logging,
     write_rows,
 )
-from dphist.releasing.result import Release, arrow_numbers, as_numpy, one_chunk
+from dphist.releasing.result import Release
 from dphist.releasing.rounds import (
     ALONE,
     HIDDEN,
@@ -46,7 +46,6 @@ from dphist.releasing.rounds import (
     bounds_of,
     by_round,
     estimated,
-    noise_of_group,
     noisy,
     noisy_sizes,
     noisy_weights,
@@ -57,8 +56,7 @@ from dphist.releasing.rounds import (
     shared_draw,
     unmeasured,
 )
-from dphist.sampling.sampler import Repeatable
-from dphist.sampling.tap import KeyedWords, Tap
+from dphist.sampling.tap import Tap
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -70,18 +68,16 @@ NOISY: Final = "noisy"
 
 
 def release_rounds_on_spark(
-    job: Job, counted: SparkRounds, target: Target | None, placed: Placed | None, watch: Progress | None
+    job: Job, counted: SparkRounds, target: Target | None, placed: Placed | None, watch: Progress
 ) -> Release:
     """Find, measure and estimate. A `target` that is a folder is written too."""
     request = job.request
     with without_logging():
         frame, found, items = find_on_spark(rounds_noise(job.plan), counted, job.tap)
-        if watch is not None:
-            watch(0.8)
+        watch(0.8)
         measured = measure_on_spark(job.plan, counted, frame, by_round(job.plan, found), job.tap)
         release = estimated(job, found, measured, items)
-        if watch is not None:
-            watch(1.0)
+        watch(1.0)
     is_folder = target is not None and target.kind == "folder"
     if not is_folder and not is_spark_frame(request.input):
         return release
@@ -97,36 +93,6 @@ def release_rounds_on_spark(
 
 
 @dataclass(frozen=True, repr=False)
-class ExecutorStep:
-    """Noise for the batches of an executor, with a key for each draw. Spark may call it repeatedly."""
-
-    keys: tuple[bytes, ...]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(secret)"
-
-    @property
-    def __name__(self) -> str:
-        """What Spark calls it in its plans."""
-        return "dphist_noise"
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield self.of(batch)
-
-    def of(self, batch: Any) -> Any:
-        raise NotImplementedError
-
-    def draws(self, batch: Any, numbers: Sequence[IntArray]) -> list[Repeatable]:
-        """The noise of these true numbers, which are those of the items in the batch."""
-        rows = rows_of_bytes(batch.column(ITEM))
-        # If the data changed between two attempts at a task, equal noise on two different numbers would reveal
-        # their difference.
-        seeds = [mix_numbers(rows, column) for column in numbers]
-        return [Repeatable(KeyedWords(key, seed)) for key, seed in zip(self.keys, seeds, strict=True)]
-
-
-@dataclass(frozen=True, repr=False)
 class AloneStep(ExecutorStep):
     """Users with one item, with noise, in steps. With `only_found`, only of the items that they find."""
 
@@ -135,7 +101,8 @@ class AloneStep(ExecutorStep):
 
     def of(self, batch: Any) -> Any:
         users = as_numpy(batch.column(COUNT))
-        steps = noisy(users * self.noise.lattice, noise_of_group(self.noise), self.draws(batch, [users])[0])
+        (draws,) = self.draws(batch.column(ITEM), [users])
+        steps = noisy(users * self.noise.lattice, noise_of_group(self.noise), draws)
         rest = batch.drop_columns([COUNT])
         columns = [*rest.columns, arrow_numbers(steps)]
         released = pa.RecordBatch.from_arrays(columns, names=[*rest.schema.names, NOISY])
@@ -151,7 +118,7 @@ class RoundStep(ExecutorStep):
 
     def of(self, batch: Any) -> Any:
         weights, before = as_numpy(batch.column(COUNT)), as_numpy(batch.column(POOLED))
-        draws = self.draws(batch, [weights])[0]
+        (draws,) = self.draws(batch.column(ITEM), [weights])
         pooled, found, stays = pool(self.noise, self.number, weights, before, draws)
         found_in = np.where(found, self.number + 1, HIDDEN).astype(np.int32)
         rest = batch.drop_columns([COUNT, POOLED, ITEM])
@@ -171,7 +138,7 @@ class MeasureStep(ExecutorStep):
     def of(self, batch: Any) -> Any:
         ids, *numbers = batch.columns
         true = [as_numpy(column) for column in numbers]
-        draws = self.draws(batch, true)
+        draws = self.draws(ids, true)
         weights, sums = noisy_weights(self.plan, self.limit, self.shared, true[0], true[1:], draws)
         columns = [ids, arrow_numbers(weights), *map(arrow_numbers, sums)]
         return pa.RecordBatch.from_arrays(columns, names=[ITEM, NOISY, *batch.schema.names[2:]])

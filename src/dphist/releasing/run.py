@@ -23,7 +23,18 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsTask, Task, Value, is_frame
+from dphist.counting.task import (
+    Choice,
+    Engine,
+    Events,
+    Progress,
+    Resources,
+    RoundsTask,
+    Task,
+    Value,
+    is_frame,
+    origins,
+)
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InputError, InvalidParameter, with_keywords
 from dphist.objects import is_object
@@ -36,13 +47,14 @@ from dphist.outputs.write import (
     write_release,
 )
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.request import STREAM, Request, options, origins
+from dphist.releasing.request import STREAM, Request, options
+from dphist.releasing.spending import Attempt, account_of, booked_attempt, check_ledger, composes_gaussian
+from dphist.signatures import signer_of
 
 # Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:
     from dphist.releasing.noise import Job
     from dphist.releasing.result import Release
-    from dphist.releasing.spending import Attempt
     from dphist.sampling.tap import Tap
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
@@ -129,8 +141,6 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request (step 1). `placed` is called as soon as result and certificate are written."""
-    from dphist.releasing.spending import booked_attempt
-
     with booked_attempt(request, placed) as attempt:
         if attempt.finished is not None:
             return attempt.finished  # by an earlier run with the same id
@@ -171,8 +181,6 @@ def _check_files(request: Request) -> list[str]:
 
 def _check_target(request: Request) -> Target | None:
     """Where to write, or None. Raises an error if writing there would fail."""
-    from dphist.releasing.spending import check_ledger
-
     if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
@@ -182,8 +190,6 @@ def _check_target(request: Request) -> Target | None:
             objects=request.engine_name != "spark",
         )  # fmt: skip
         if request.sign is not None:
-            from dphist.signatures import signer_of
-
             target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
@@ -192,16 +198,10 @@ def _check_target(request: Request) -> Target | None:
                 f"only Spark can write a folder such as {target.public_address()!r}: name a file, such as "
                 "counts.parquet, or use --engine spark"
             )
-        refuse_own_input(
-            target, request.input, _lists(request), table=request.table, query=request.query, key=request.sign
-        )
+        lists = request.items if request.known is None else request.known
+        refuse_own_input(target, request.input, lists, table=request.table, query=request.query, key=request.sign)
     check_ledger(request, target)
     return target
-
-
-def _lists(request: Request) -> Any:
-    """The files of public items that are read beside the input."""
-    return request.items if request.known is None else request.known
 
 
 @contextmanager
@@ -226,8 +226,7 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
     if not (has_sql or request.in_rounds or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
     values = tuple(Value(column, low, high) for columns, low, high in request.sums for column in columns)
-    listed = request.public_items() or request.known_items()
-    task = Task(events, Choice(bytes(32)), public_items=listed, values=values)
+    task = Task(events, Choice(bytes(32)), public_items=request.listed_items(), values=values)
     engine.check(task)
 
 
@@ -244,7 +243,7 @@ def plan_request(request: Request, engine: Engine) -> Plan:
     """The certified plan of a request. The only data read is the length of a public list of items."""
     from dphist.releasing.noise import rehearse
 
-    public = request.public_items()
+    public = None if request.items is None else request.listed_items()
     size = None if public is None else engine.size(public)
     if size == 0:
         raise InputError("the list of public items is empty: nothing would be released, but the budget spent")
@@ -261,7 +260,6 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.rounds import plan_rounds
     from dphist.releasing.document import certify_again
     from dphist.releasing.rounds import rehearse_rounds
-    from dphist.releasing.spending import account_of, composes_gaussian
 
     account = account_of(request)
     gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
@@ -323,7 +321,7 @@ def _prepare_job(
         cap = None  # no limit on items per user is needed, and one would only drop events
     task = Task(
         events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.lower_threshold,
-        request.public_items(), int(plan.contract.nonzero) + 1 if ranked else None, not tap.private,
+        request.listed_items(), int(plan.contract.nonzero) + 1 if ranked else None, not tap.private,
         values_of(plan, request.summed),
     )  # fmt: skip
     return Job(request, plan, rule, task, tap, receipt)
@@ -342,7 +340,7 @@ def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> Round
     noise = rounds_noise(plan)
     return RoundsTask(
         events, Choice(tap.words(4).tobytes(), portable=not tap.private), noise.most_items, noise.lattice,
-        noise.growth, alone=noise.alone is not None, known=request.public_items() or request.known_items(),
+        noise.growth, alone=noise.alone is not None, known=request.listed_items(),
         listed=request.items is not None, values=values_of(plan, request.summed), ordered=not tap.private,
     )  # fmt: skip
 
@@ -358,7 +356,7 @@ def _in_rounds(
     tap = _tap(request)
     task = rounds_task(plan, request, events, tap)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, tap, attempt.receipt)
-    watch = _watch(request, "adding noise")
+    watch = _watch(request, "adding noise") or (lambda _share: None)
     with engine.rounds(task, _watch(request, "counting")) as counted:
         if engine.name == "spark":
             from dphist.releasing.rounds_on_spark import release_rounds_on_spark

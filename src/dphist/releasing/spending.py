@@ -28,6 +28,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyarrow import ArrowException, ipc
+
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import (
@@ -35,6 +37,9 @@ from dphist.ledger.accounts import (
     BY_FIRST,
     HALF,
     LOSSES,
+    Account,
+    Booking,
+    Composer,
     FilterComposer,
     Spend,
     composer_for,
@@ -42,24 +47,32 @@ from dphist.ledger.accounts import (
 )
 from dphist.ledger.store import ledger_path
 from dphist.outputs.certificate_text import output_of, parse_certificate, same_json, types_of
+from dphist.outputs.formats import digest_of_values
+from dphist.outputs.readback import Absent, Readback, match_values, read_certificate, read_release
+from dphist.outputs.stores import StoreError, read_table
 from dphist.outputs.target import Target, Written, target_of
+from dphist.outputs.write import place_table
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import lock_folder, open_regular, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
-    from dphist.ledger.accounts import Account, Booking, Composer
-    from dphist.outputs.readback import Readback
     from dphist.releasing.result import Release
 
 
 def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
     """The cost of a release in an accounting."""
+    from dphist.accounting import zcdp_of_plan
+    from dphist.accounting.gaussian import gaussian_of_plan
+    from dphist.privacy.numerics import fraction_up
+
     profile: dict[str, Any] | None = None
     if accounting == "gdp":
-        profile = _gdp_cost(planned)
+        move = gaussian_of_plan(planned)
+        profile = {"mu_squared": fraction_up(move.squared), "delta": move.event}
     elif accounting == "zcdp":
-        profile = _zcdp_cost(planned)
+        cost = zcdp_of_plan(planned)
+        profile = {"rho": cost.rho, "delta": cost.delta}
     return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
@@ -76,23 +89,6 @@ def account_of(request: Request) -> Account | None:
     if request.ledger is None or request.dataset is None:
         return None
     return Ledger.open(request.ledger).account(request.dataset)
-
-
-def _gdp_cost(plan: Plan) -> dict[str, float]:
-    """The squared move and the delta of events of a release."""
-    from dphist.accounting.gaussian import gaussian_of_plan
-    from dphist.privacy.numerics import fraction_up
-
-    cost = gaussian_of_plan(plan)
-    return {"mu_squared": fraction_up(cost.squared), "delta": cost.event}
-
-
-def _zcdp_cost(plan: Plan) -> dict[str, float]:
-    """rho and delta of a release."""
-    from dphist.accounting import zcdp_of_plan
-
-    cost = zcdp_of_plan(plan)
-    return {"rho": cost.rho, "delta": cost.delta}
 
 
 # Shares of delta for the deltas of releases: more of them fit, and the limit of the loss shrinks only by the
@@ -159,16 +155,13 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
         booking = next(booking for booking in account.bookings if booking.number == receipt["entry"])
         first = account.by_first and booking is account.bookings[0]
         remaining = account.remaining(spend=booking.spend)
-        return f"{remaining}. {_DECIDED[account.accounting] if first else ''}".rstrip()
+        decided = _ADDED if account.accounting == "sum" else account.accounting
+        return f"{remaining}. {_DECIDED.format(decided) if first else ''}".rstrip()
     return "unknown, because the ledger cannot be read now."
 
 
-_DECIDED: Final = {
-    "gdp": "As the first release it fixes the accounting of the dataset: gdp.",
-    "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
-    "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
-    "which more releases like it fit than by gdp or zcdp.",
-}
+_DECIDED: Final = "As the first release it fixes the accounting of the dataset: {}."
+_ADDED: Final = "sum (epsilons and deltas are added), by which more releases like it fit than by gdp or zcdp"
 
 
 def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
@@ -457,7 +450,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
     else:
         _finish(request, booking, target)
         found = _read(target)
-        if found is None or not _is_whole(found, booking):
+        if found is None or found.problems or found.table is None or not _is_result(found.document, booking):
             state = "missing now" if found is None else "not what was written"
             raise OutputError(
                 f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is "
@@ -475,16 +468,8 @@ def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
     return bool(output_of(document).get("sha256") == booking.written["sha256"])
 
 
-def _is_whole(found: Readback, booking: Booking) -> bool:
-    """Whether this is the noted result, with data and certificate."""
-    return not found.problems and found.table is not None and _is_result(found.document, booking)
-
-
 def _read(target: Target) -> Readback | None:
     """The release at the output, if it exists. An unreadable output may be the release, so it is an error."""
-    from dphist.outputs.readback import Absent, match_values, read_certificate, read_release
-    from dphist.outputs.stores import StoreError, read_table
-
     try:
         if not target.is_database:
             return read_release(target.address)
@@ -549,12 +534,6 @@ def _is_noted(path: Path, booking: Booking) -> bool:
 
 def _finish_table(work: Path, request: Request, booking: Booking, target: Target) -> None:
     """The kill may have come before or after the transaction was committed."""
-    from pyarrow import ArrowException, ipc
-
-    from dphist.outputs.formats import digest_of_values
-    from dphist.outputs.stores import StoreError, read_table
-    from dphist.outputs.write import place_table
-
     assert booking.written is not None
     try:
         with ipc.open_file(work / "data") as file:

@@ -7,8 +7,9 @@ the report share these words.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -110,12 +111,7 @@ def summarize(
         return _of_rounds(plan, request, findings, margins, items=items, largest=largest, private=private)
     verdict = verdict_of(plan.budget, None if is_difference(plan, request) else largest)
     hidden = _hidden_below(plan, request)
-    warnings = [
-        *(verdict.warnings if private else ()),
-        *conditions(plan, request, _CONDITIONS),
-        *caveats(plan, request, _CAVEATS),
-    ]
-    return Summary(
+    return _with_warnings(plan, request, verdict, caveats(plan, request, _CAVEATS), private=private)(
         headline=_headline(plan, request, items),
         margin=half_width(plan, LEVEL),
         margin_words=_margin_words(plan, request),
@@ -123,13 +119,21 @@ def summarize(
         hidden_words=_hidden_words(plan, request, hidden),
         limit_words=_limit_words(plan, request),
         limit_leaves_out=_drops(plan, request),
-        budget=plan.budget,
-        verdict=verdict,
-        private=private,
         why_few=_why_few(plan, request, items, hidden),
-        warnings=tuple(warnings[:_MOST_WARNINGS]),
-        query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
+
+
+def _with_warnings(
+    plan: Plan, request: Mapping[str, Any], verdict: Verdict, notes: list[str], *, private: bool
+) -> Callable[..., Summary]:
+    """A summary with its budget, its verdict and its warnings, the most important ones first."""
+    of_budget = verdict.warnings if private else ()
+    warnings = (*of_budget, *conditions(plan, request, _CONDITIONS), *notes)
+    query = next(iter(conditions(plan, request, ["query"])), None)
+    return partial(
+        Summary, budget=plan.budget, verdict=verdict, private=private, warnings=warnings[:_MOST_WARNINGS],
+        query_condition=query,
+    )  # fmt: skip
 
 
 def _of_rounds(
@@ -146,11 +150,8 @@ def _of_rounds(
     most = int(plan.contract.items)
     margin = 0.0 if margins is None or not margins.size else float(np.median(margins))
     hidden = None if public else findings.needed
-    words = (
-        f"items with fewer than about {hidden:,} users"
-        if hidden is not None
-        else ("nothing: every item of the list is released")
-    )
+    words = "nothing: every item of the list is released"
+    words = words if hidden is None else f"items with fewer than about {hidden:,} users"
     why_few = ""
     if hidden is not None and items <= _FEW:
         how_many = f"Only {count_items(items)} passed" if items else "No item passed"
@@ -160,28 +161,18 @@ def _of_rounds(
             f"{how_many} the threshold. An item needs about {hidden:,} users to be released. To get more: "
             f"{tries[0]}, {tries[1]}, {tries[2]}."
         )
-    warnings = [
-        *(verdict.warnings if private else ()),
-        *conditions(plan, request, _CONDITIONS),
-        *doubts(findings.reason),
-        *caveats(plan, request, ["clamped-sums", "shared-noise"]),
-    ]
-    return Summary(
+    limit = f"none up to {count_items(most)}; of users with more, a random {most:,} count"
+    limit = "none" if public and items <= most else limit
+    notes = [*doubts(findings.reason), *caveats(plan, request, ["clamped-sums", "shared-noise"])]
+    return _with_warnings(plan, request, verdict, notes, private=private)(
         headline=f"{count_items(items)} released{', all of a public list' if public else ''}",
         margin=margin,
         margin_words=_margins_in_words(margins),
         hidden_below=hidden,
         hidden_words=words,
-        limit_words="none"
-        if public and items <= most
-        else (f"none up to {count_items(most)}; of users with more, a random {most:,} count"),
+        limit_words=limit,
         limit_leaves_out=False,
-        budget=plan.budget,
-        verdict=verdict,
-        private=private,
         why_few=why_few,
-        warnings=tuple(warnings[:_MOST_WARNINGS]),
-        query_condition=next(iter(conditions(plan, request, ["query"])), None),
     )
 
 
@@ -277,15 +268,10 @@ def _may_reduce(plan: Plan, request: Mapping[str, Any]) -> bool:
     return bool(caveats(plan, request, ["reduced", "perhaps-reduced"]))
 
 
-def _most_items(plan: Plan, request: Mapping[str, Any]) -> float:
-    """The largest number of items that this release can have."""
-    return float(request.get("top", plan.contract.nonzero))
-
-
 def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | None) -> str:
     """Why there are so few items, and what to try."""
     # A release that is as large as it may be has no lack of items that the threshold could explain.
-    if hidden is None or items > _FEW or items >= _most_items(plan, request):
+    if hidden is None or items > _FEW or items >= request.get("top", plan.contract.nonzero):
         return ""
     if plan.releases_offset or is_difference(plan, request):
         rank = f"{plan.contract.nonzero + 1:,.0f}"

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
+from dphist.objects import without_secrets
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
+from dphist.outputs.readback import Readback, read_release
 from dphist.planning.planner import gamma_value
 from dphist.planning.utility import Verdict, added_columns, count_decimals, rounding_step, verdict_of
 from dphist.privacy.types import FORMAT, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
@@ -37,10 +39,6 @@ from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import MARGIN, Request, count_column, request_from
 from dphist.releasing.rounds import bounds_of, limit_of, rounds_noise
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
-
-if TYPE_CHECKING:
-    from dphist.outputs.readback import Readback
-
 
 SEEDED: Final = "the noise was made from a seed: the release is not private"
 # Tolerances: another version of the arithmetic may differ in the last digits.
@@ -144,8 +142,6 @@ def read_and_verify(
     trust: Trust = NO_TRUST,
 ) -> tuple[Verification, Readback]:
     """`verify`, with the release as it was read, so that a report shows exactly what was verified."""
-    from dphist.outputs.readback import read_release
-
     found = read_release(address, certificate)
     return verify_readback(found, address, certificate, trust), found
 
@@ -154,8 +150,6 @@ def verify_readback(
     found: Readback, address: str | os.PathLike[str], certificate: str | os.PathLike[str] | None, trust: Trust
 ) -> Verification:
     """Verify a release that was read, as it is called at this address."""
-    from dphist.objects import without_secrets
-
     signed = examine(found.document, address, certificate, trust)
     unsigned = " (not signed: the author is not verified)" if signed.status == "missing" else ""
     matches = [] if found.problems else [f"the data matches the digest in the certificate{unsigned}"]
@@ -218,16 +212,18 @@ class _Examination:
         if isinstance(plan.noise, RoundsNoise) != (self.request is not None and self.request.in_rounds):
             self.problems.append("the plan is for another request")
             return
-        if isinstance(plan.noise, RoundsNoise):
-            self._check_rounds(plan, document, table)
-            return
-        self._check_counts(plan, document, table)
-        if not set(self.problems) - {SEEDED}:
-            self.problems += _sums_problems(plan, request, table)
+        # Of rounds, the numbers follow from the findings as far as they can: what was measured is not published.
+        findings = findings_from(document) if isinstance(plan.noise, RoundsNoise) else None
+        if table is not None and findings is not None:
+            self._check_estimates(plan, findings, document, table)
+        else:
+            self._check_counts(plan, document, table)
+        if table is not None and not set(self.problems) - {SEEDED}:
+            self.problems += (_sums_problems if findings is None else _bounds_problems)(plan, request, table)
         self._check_booking(document)
         self.verdict = verdict_of(plan.budget, self.largest_count)
         self._check_request(plan, request, table)
-        self._compare_entries(plan, document)
+        self._compare_entries(plan, document, findings)
 
     def _recompute_plan(self, data: Any) -> Plan | None:
         """The plan with its delta recomputed from its exact numbers; all other numbers must follow from them."""
@@ -308,27 +304,6 @@ class _Examination:
             slack = max(1.01 * rounding_step(decimals), 1e-6 * plan.total_noise)
             self.problems += _column_problems(table, expected, slack)
 
-    def _check_rounds(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
-        """The numbers follow from the findings as far as they can: what was measured is not published."""
-        findings, request = findings_from(document), document["request"]
-        if table is not None and self.request is not None:
-            self._check_estimates(plan, findings, document, table)
-        self._check_booking(document)
-        self.verdict = verdict_of(plan.budget, self.largest_count)
-        self._check_budget(plan, request)
-        if not set(self.problems) - {SEEDED} and table is not None:
-            self.problems += _bounds_problems(plan, request, table)
-        noise = rounds_noise(plan)
-        listed = "items" in request
-        # Users with one item are no group of their own where values are summed, or where nothing has to be found.
-        group = (noise.alone is None) != (listed or bool(noise.sums))
-        group = group or (isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian")
-        if listed != (not noise.parts) or listed != (plan.contract.max_nonzero is not None) or group:
-            self.problems.append("the plan relies on bounds that were not requested, or is for another request")
-        if listed and table is not None and table.num_rows != plan.contract.max_nonzero:
-            self.problems.append("the release does not have as many items as the public list")
-        self._compare_entries(plan, document, findings)
-
     def _check_estimates(self, plan: Plan, findings: Findings, document: dict[str, Any], table: Any) -> None:
         request = self.request
         assert request is not None
@@ -377,18 +352,16 @@ class _Examination:
                 f"check it with dphist ledger show LEDGER --expect {receipt['hash']}"
             )
 
-    def _check_budget(self, plan: Plan, request: dict[str, Any]) -> None:
-        if not same_json([request.get("epsilon"), request.get("delta")], [plan.budget.epsilon, plan.budget.delta]):
-            self.problems.append("the plan's budget is not that of the request")
-
     def _check_request(self, plan: Plan, request: dict[str, Any], table: Any) -> None:
         """The plan is for this request: the same budget, and only bounds that were requested."""
         if not request:
             return  # counts from elsewhere: the guarantee names its conditions
-        self._check_budget(plan, request)
-        if not (_fits_sketch if "sketch" in request else _fits)(plan, request):
+        if not same_json([request.get("epsilon"), request.get("delta")], [plan.budget.epsilon, plan.budget.delta]):
+            self.problems.append("the plan's budget is not that of the request")
+        fits = _fits_rounds if isinstance(plan.noise, RoundsNoise) else _fits
+        if not (_fits_sketch if "sketch" in request else fits)(plan, request):
             self.problems.append("the plan relies on bounds that were not requested, or is for another request")
-        if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
+        if "items" in request and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release does not have as many items as the public list")
 
     def _compare_entries(self, plan: Plan, document: dict[str, Any], findings: Findings | None = None) -> None:
@@ -453,6 +426,16 @@ def _fits(plan: Plan, request: dict[str, Any]) -> bool:
         return False
     bounded = contract.items == contract.max_nonzero or limited
     return bounded and request.get("max-nonzero") == contract.max_nonzero
+
+
+def _fits_rounds(plan: Plan, request: dict[str, Any]) -> bool:
+    """Whether rounds have the groups and the public list that a release has for this request."""
+    noise, listed = rounds_noise(plan), "items" in request
+    if isinstance(noise.alone, LaplaceNoise) and request.get("mechanism") == "gaussian":
+        return False
+    # Users with one item are no group of their own where values are summed, or where nothing has to be found.
+    grouped = (noise.alone is None) == (listed or bool(noise.sums))
+    return grouped and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
 
 
 def _fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import Choice, Column, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
-from dphist.releasing.result import arrow_numbers, as_numpy, one_chunk
 from dphist.sketch.counters import keep_largest
 from dphist.sketch.items import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries

@@ -21,17 +21,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist.counting.columns import arrow_numbers, as_numpy, has_repeats, one_chunk, release_order, take_rows
+from dphist.counting.frames import TEXT
+from dphist.counting.task import Secret
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import checked_path, defer_signals, write_file
-from dphist.releasing.result import (
-    arrow_numbers,
-    as_numpy,
-    has_repeats,
-    one_chunk,
-    release_order,
-    take_rows,
-)
-from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
+from dphist.sketch.items import ItemKind, is_unicode, plainest
 
 IntArray = NDArray[np.int64]
 # Larger counts, and larger totals that were subtracted, are cut here: that does not move neighbours further apart,
@@ -39,16 +34,13 @@ IntArray = NDArray[np.int64]
 LARGEST: Final = 2**53
 
 
-@dataclass(frozen=True)
-class Counters:
+@dataclass(frozen=True, repr=False)
+class Counters(Secret):
     """Distinct items with positive counts, and the total that was subtracted. True numbers: never shown."""
 
     items: tuple[Any, ...]
     counts: IntArray
     subtracted: int = 0
-
-    def __repr__(self) -> str:
-        return "Counters(secret)"
 
 
 def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dphist.counting.frames import decode_text, pandas_column, text_of, whole_of
+from dphist.counting.columns import arrow_column
+from dphist.counting.frames import TEXT, decode_text, text_of, whole_of
 from dphist.errors import InvalidParameter
 
-TEXT: Final = pa.large_string()
 BYTES: Final = pa.large_binary()
 WHOLE: Final = pa.int64()
 # Values that are never missing, although their parts may be.
@@ -183,35 +183,12 @@ def _unicode_only(column: Any) -> Any:
     return pa.array([None if value is None else decode_text(value) for value in raw], TEXT)
 
 
-def arrow_column(column: Any, what: str, kind: Any = None) -> Any:
+def given_column(column: Any, what: str, kind: Any = None) -> Any:
     """A column as Arrow. Values without a type (lists, objects) become `kind`, text by default."""
-    package = type(column).__module__.partition(".")[0]
-    try:
-        if isinstance(column, (pa.Array, pa.ChunkedArray)):
-            return column
-        if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biufMm":
-            return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))
-        if package == "pandas" and hasattr(column, "isna") and (column.dtype.kind != "O" or kind in (None, TEXT)):
-            return pandas_column(column)
-        if package == "polars" and hasattr(column, "to_arrow"):
-            return column.to_arrow()
-        values = column.tolist() if hasattr(column, "tolist") and getattr(column, "ndim", 0) == 1 else column
-        if isinstance(values, (list, tuple)):
-            wanted = TEXT if kind is None else kind
-            return pa.array(map(key_rule(wanted), values), stored_as(wanted)).cast(wanted)
-    except pa.ArrowException:
-        raise InvalidParameter(
-            f"Arrow has no type for {what} of the type {getattr(column, 'dtype', type(column).__name__)}: "
-            "convert them first, for example times to datetime64[s] or datetime64[D]"
-        ) from None
-    raise InvalidParameter(
-        f"{what} must be columns: Arrow arrays, numpy arrays, Series or lists, not {type(column).__name__}"
-    )
-
-
-def user_column(users: Any) -> Any:
-    column = arrow_column(users, "users")
-    return plain_column(column, TEXT if pa.types.is_null(column.type) else plainest(column.type))
+    if isinstance(column, (list, tuple)) or getattr(column, "dtype", None) == np.dtype(object):
+        wanted = TEXT if kind is None else kind
+        return pa.array(map(key_rule(wanted), column), stored_as(wanted)).cast(wanted)
+    return arrow_column(column, what)
 
 
 def given_columns(items: Any, number: int) -> tuple[Any, ...]:
@@ -233,7 +210,7 @@ def item_columns(items: Any, kind: ItemKind) -> tuple[Any, ...]:
     """The columns of the items in the types of the sketch. Another type is an error, whatever its values."""
     columns = []
     for given, name, wanted in zip(given_columns(items, len(kind.names)), kind.names, kind.types, strict=True):
-        column = arrow_column(given, "items", wanted)
+        column = given_column(given, "items", wanted)
         if not pa.types.is_null(column.type) and plainest(column.type) != wanted:
             raise InvalidParameter(
                 f"the sketch counts items of the type {wanted} in {name!r}, but the column has type {column.type}"

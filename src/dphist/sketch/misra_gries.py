@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from dphist.counting.columns import release_order, take_rows
+from dphist.counting.frames import TEXT
 from dphist.errors import InvalidParameter, positive_count
+from dphist.outputs.target import Target, target_of
+from dphist.outputs.write import check_target, write_release
+from dphist.planning.utility import added_columns, count_decimals
 from dphist.privacy.types import Plan
-from dphist.releasing.result import release_order, take_rows
+from dphist.releasing.document import certify_again
+from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
+from dphist.releasing.result import Release
+from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
@@ -22,11 +31,7 @@ from dphist.sketch.counters import (
     read_secret,
     write_secret,
 )
-from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target
-    from dphist.releasing.result import Release
+from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, plain_column, plainest
 
 
 class MisraGries:
@@ -63,7 +68,7 @@ class MisraGries:
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
         (given,) = given_columns(items, 1)
-        column = arrow_column(given, "items")
+        column = given_column(given, "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
@@ -115,7 +120,8 @@ class MisraGries:
         depend on other users: ranges of user numbers, or of a hash of the user, one after the other, are fine;
         "the next million rows" or the largest batch first are not.
         """
-        columns, who = item_columns(items, self._kind), user_column(users)
+        columns, who = item_columns(items, self._kind), given_column(users, "users")
+        who = plain_column(who, TEXT if pa.types.is_null(who.type) else plainest(who.type))
         if any(len(column) != len(who) for column in columns):
             raise InvalidParameter("users and items must have the same length: one row per event")
         self.add_plain(who, columns)
@@ -195,13 +201,6 @@ class MisraGries:
         with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
         private.
         """
-        from dphist.outputs.target import Target, target_of
-        from dphist.outputs.write import check_target, write_release
-        from dphist.planning.utility import added_columns, count_decimals
-        from dphist.releasing.document import certify_again
-        from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
-        from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
-
         names = checked_names(self._kind.names, count_name)
         if not isinstance(rounded, bool):
             raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
