@@ -82,7 +82,8 @@ def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from dphist.certificate import decoder, reading
 
     def decode(job: dict[str, Any], limit: int, file: Any) -> Any:
-        return pa.Table.from_batches(list(decoder.batches_of(job, file)))
+        read = decoder.read_parquet if job["kind"] == "parquet" else decoder.read_arrow
+        return pa.Table.from_batches(list(read(file, job["rows"])))
 
     monkeypatch.setattr(reading, "_decode", decode)
 

@@ -76,10 +76,13 @@ FAULTS: Final = {
         "noise.measure_noise(limit)[0]",
         "noise.measure_noise(1)[0]",
     ),
-    "noise of sums not scaled by the limit": ("_gaussian(limit * part.variance)", "_gaussian(part.variance)"),
+    "noise of sums not scaled by the limit": (
+        "DiscreteGaussian(limit * part.variance)",
+        "DiscreteGaussian(part.variance)",
+    ),
     "no shared draw": ("if shared else 0", "if False else 0"),
     "sizes without noise": (
-        "noisy(true, _gaussian(noise.variance / noise.sizes), Fresh(tap)).tolist()",
+        "noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(tap)).tolist()",
         "true.tolist()",
     ),
     "an item that nobody with one item has": ("& (users > 0)", "& (users >= 0)"),

@@ -24,9 +24,10 @@ from dphist.counting.task import Events, RoundsCount
 from dphist.errors import InputError
 from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing import rounds, rounds_on_spark
+from dphist.releasing.noise import noise_of_group
 from dphist.releasing.on_spark import SparkRelease, mix_numbers, new_key
 from dphist.releasing.rounds import ALONE, HIDDEN, KNOWN, Found, Measurement
-from dphist.sampling.sampler import Draws, ExactSampler, Repeatable
+from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Repeatable
 from dphist.sampling.tap import Tap
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
@@ -108,7 +109,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         key, users = new_key(tap), None
         if noise.alone is not None:
             true = counted.alone()
-            law = rounds.noise_of_group(noise.alone)
+            law = noise_of_group(noise.alone)
             steps = true * noise.alone.lattice + made.drawn(key, law, range(counted.items), true)
             users = steps / noise.alone.lattice
             passes = rounds.passes_alone(noise.alone, true, steps)
@@ -118,7 +119,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         for number, part in enumerate(noise.parts):
             weights, key = counted.round(), new_key(tap)
             on_list = np.flatnonzero(alive & (weights > 0))
-            drawn = made.drawn(key, rounds._gaussian(noise.variance / part), on_list, weights[on_list])
+            drawn = made.drawn(key, DiscreteGaussian(noise.variance / part), on_list, weights[on_list])
             pooled[on_list], found, stays = rounds.pool(
                 noise, number, weights[on_list], pooled[on_list], Given(drawn)
             )
@@ -140,7 +141,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         shared = rounds.shared_draw(plan, limit, tap)
         variances = [noise.measure_noise(limit)[0], *(limit * part.variance for part in plan.summed)]
         draws: list[Draws] = [
-            Given(made.drawn(key, rounds._gaussian(variance), found.numbers, true))
+            Given(made.drawn(key, DiscreteGaussian(variance), found.numbers, true))
             for key, variance, true in zip(keys, variances, columns, strict=True)
         ]
         numbers = rounds.noisy_weights(plan, limit, shared, columns[0], columns[1:], draws)
@@ -270,7 +271,7 @@ def test_found_items_with_noise_and_sizes_come_to_the_driver_and_nothing_else(fr
     # The rest: users by their number of found items, the version of the executors in a new session, and numbers
     # by their partitions, which are not data.
     others = [tuple(row.asDict()) for one in rows if not isinstance(one, pa.Table) for row in one]
-    assert set(others) <= {("items", "bucket", "count(1)"), ("version",)}
+    assert set(others) <= {("items", "bucket", "count(1)"), ("version",), ("number", "place")}
     text = " ".join(map(str, rows))
     assert not [item for item in hidden if f"{item}'" in text or f'"{item}"' in text]
     assert not numbers_in(tables) & true_weights()

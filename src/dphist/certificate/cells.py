@@ -238,10 +238,6 @@ ESCAPES: Final = ("csv", "tsv", "csv.gz", "tsv.gz")
 PACKED: Final = ".gz"
 
 
-def replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    return pc.replace_substring_regex(column, pattern, replacement)
-
-
 def read_text(
     file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
@@ -264,8 +260,9 @@ def read_text(
         raise ValueError("other columns")
     cells = table.columns
     if escape_formulas:
-        decimals = [types.get(name, "").startswith("decimal") for name in columns]
-        cells = [c if number else replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
+        for place, name in enumerate(columns):
+            if not types.get(name, "").startswith("decimal"):
+                cells[place] = pc.replace_substring_regex(cells[place], *_UNESCAPE)
     return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
 
 

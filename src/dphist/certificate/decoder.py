@@ -30,11 +30,6 @@ class Unreadable(DphistError):
     """Why a file cannot be decoded; empty if it is damaged."""
 
 
-def batches_of(job: dict[str, Any], file: BinaryIO) -> Iterator[Any]:
-    """The batches of the file of a job."""
-    return (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
-
-
 def _stream(batches: Iterator[Any]) -> None:
     """Write batches one by one; the first one has the schema."""
     out, first = os.fdopen(1, "wb", closefd=False), next(batches)
@@ -45,7 +40,7 @@ def _stream(batches: Iterator[Any]) -> None:
     out.flush()
 
 
-def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
+def read_parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
     parquet = ParquetFile(file)
@@ -59,7 +54,7 @@ def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
         yield batch
 
 
-def _arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
+def read_arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
     seen = 0
     with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)) as arrow:
         _check_types(arrow.schema)
@@ -94,7 +89,8 @@ def decode_for_parent() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
     try:
-        _stream(batches_of(job, os.fdopen(0, "rb", closefd=False)))
+        read = read_parquet if job["kind"] == "parquet" else read_arrow
+        _stream(read(os.fdopen(0, "rb", closefd=False), job["rows"]))
     except Unreadable as error:
         sys.stderr.write(str(error))
         code = REFUSED

@@ -120,27 +120,14 @@ def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, An
     bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
     all_facts = []
     for aggregate, noise in sums_with_noise(plan, aggregates):
-        if aggregate.vector:
-            if aggregate.column == aggregate.columns[0]:
-                all_facts.append(
-                    {
-                        "name": aggregate.vector,
-                        "kind": aggregate.kind,
-                        "columns": list(aggregate.columns),
-                        "norm": float(aggregate.high),
-                        "standard_error": noise.sigma,
-                    }
-                )
-            continue
         middle = float(noise.middle)
-        facts: dict[str, Any] = {
-            "name": aggregate.name,
-            "kind": aggregate.kind,
-            "column": aggregate.column,
-            "low": float(aggregate.low),
-            "high": float(aggregate.high),
-            "own_standard_error": noise.sigma,
-        }
+        facts: dict[str, Any] = {"name": aggregate.vector or aggregate.name, "kind": aggregate.kind}
+        if aggregate.vector:
+            norm = float(aggregate.high)
+            facts |= {"columns": list(aggregate.columns), "norm": norm, "standard_error": noise.sigma}
+        else:
+            bounds = {"low": float(aggregate.low), "high": float(aggregate.high)}
+            facts |= {"column": aggregate.column, **bounds, "own_standard_error": noise.sigma}
         if aggregate.kind == "sum":
             facts |= {
                 "standard_error": sum_error(plan, noise),
@@ -148,5 +135,6 @@ def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, An
                 "covariance_between_items": middle**2 * shared_part(plan),
                 "bias_at_threshold": middle * bias,
             }
-        all_facts.append(facts)
+        if not aggregate.vector or aggregate.column == aggregate.columns[0]:
+            all_facts.append(facts)
     return all_facts

@@ -10,7 +10,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dphist import __version__
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_inputs import counted_column, number, read_rows
-from dphist.counting.spark_rounds import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of
+from dphist.counting.spark_rounds import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of, persist
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import (
     COUNT,
@@ -99,13 +99,10 @@ class SparkEngine(SessionKeeper):
             elif task.lower_threshold > 1:
                 frame = frame.where(frame[COUNT] >= task.lower_threshold)
             rehearse(session)
-            if task.rank is None:
-                yield SparkHistogram(session, frame, 0, what, task.ordered)
-                return
             rank = task.rank
-            # The histogram is read twice.
-            with persist(frame) as counts:
-                at_rank = run(lambda: count_at(counts, rank), what)
+            # With a rank the histogram is read twice.
+            with nullcontext(frame) if rank is None else persist(frame) as counts:
+                at_rank = 0 if rank is None else run(partial(count_at, counts, rank), what)
                 yield SparkHistogram(session, counts, at_rank, what, task.ordered)
 
 
@@ -149,17 +146,6 @@ class SparkHistogram(Secret):
             rows = rows.orderBy(*(rows[name].asc_nulls_last() for name in self.items()))
         table = run(rows.toArrow, self.what).cast(self.schema)
         yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
-
-
-@contextmanager
-def persist(frame: Any) -> Iterator[Any]:
-    """Keep the rows on the executors; lost ones are recomputed."""
-    rows = frame.persist()
-    try:
-        yield rows
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            rows.unpersist(blocking=False)
 
 
 def run(action: Callable[[], T], what: str) -> T:

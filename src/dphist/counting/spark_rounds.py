@@ -8,8 +8,8 @@ docs/spark.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -34,6 +34,17 @@ PARTS_OF_A_CORE: Final = 16
 BYTES_OF_A_PART: Final = 1 << 22
 
 
+@contextmanager
+def persist(frame: Any) -> Iterator[Any]:
+    """Keep the rows on the executors; lost ones are recomputed."""
+    rows = frame.persist()
+    try:
+        yield rows
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            rows.unpersist(blocking=False)
+
+
 @dataclass(eq=False, repr=False)
 class SparkRounds(Secret):
     """Users and items for counting in rounds (see `task.RoundsCount`), on the executors.
@@ -56,14 +67,7 @@ class SparkRounds(Secret):
 
     def keep(self, frame: Any) -> Any:
         """Keep the rows on the executors until the end; lost ones are recomputed."""
-        rows = frame.persist()
-
-        def drop() -> None:
-            with suppress(Exception):  # the cluster may be gone
-                rows.unpersist(blocking=False)
-
-        self.kept.callback(drop)
-        return rows
+        return self.kept.enter_context(persist(frame))
 
     def alone(self) -> Any:
         """Items and the users who have this item only; kept, because it is used twice."""

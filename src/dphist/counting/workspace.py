@@ -46,19 +46,15 @@ def attempt(action: Callable[[], T], what: str, otherwise: str = DAMAGED) -> T:
     except DphistError:
         raise
     except Exception as error:
-        sentence = explain(error, what, otherwise)
-    raise InputError(sentence)
-
-
-def explain(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
-    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException"
-    if out_of_memory or any(sign in str(error) for sign in NO_ROOM_SIGNS):
-        return NO_ROOM.format(what=what)
-    if isinstance(error, FileNotFoundError):
-        return f"{what} does not exist"
-    if isinstance(error, PermissionError):
-        return f"{what} cannot be read: permission denied"
-    return otherwise.replace("{what}", what)  # the rest may be a query with braces
+        out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException"
+        sentence = otherwise
+        if out_of_memory or any(sign in str(error) for sign in NO_ROOM_SIGNS):
+            sentence = NO_ROOM
+        elif isinstance(error, FileNotFoundError):
+            sentence = "{what} does not exist"
+        elif isinstance(error, PermissionError):
+            sentence = "{what} cannot be read: permission denied"
+    raise InputError(sentence.replace("{what}", what))  # the rest may be a query with braces
 
 
 def about_sql(error: Exception | str) -> str:
@@ -307,42 +303,30 @@ def sweep(root: Path) -> None:
 
 
 class SessionKeeper:
-    """Opens a session for each call; calls within `with engine:` share one."""
+    """Opens a session for each call; calls within `with engine:` share one, unless it has failed."""
 
-    _idle: list[tuple[Any, ExitStack]] | None = None
-    _entered: int = 0
+    _open: ExitStack | None = None
+    _idle: list[Any]
 
     def __enter__(self) -> Self:
-        self._entered += 1
-        if self._idle is None:
-            self._idle = []
+        self._open, self._idle = ExitStack(), []
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._entered -= 1
-        if not self._entered:
-            idle, self._idle = self._idle or [], None
-            with ExitStack() as stacks:
-                for _, stack in idle:
-                    stacks.callback(stack.close)
+        if self._open is not None:
+            self._open.close()
+        self._open = None
 
     @contextmanager
     def _share(self, new: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
-        """An idle session, or a new one. A session that failed is closed."""
-        try:
-            session, stack = (self._idle or []).pop()
-        except IndexError:
-            stack = ExitStack()
-            session = stack.enter_context(new())
-        idle = None
-        try:
+        """An idle session, or a new one."""
+        if self._open is None:
+            with new() as session:
+                yield session
+        else:
+            session = self._idle.pop() if self._idle else self._open.enter_context(new())
             yield session
-            idle = self._idle
-        finally:
-            if idle is None:
-                stack.close()
-            else:
-                idle.append((session, stack))
+            self._idle.append(session)
 
 
 def connect_duckdb(resources: Resources, folder: Path) -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
@@ -19,7 +20,6 @@ from dphist.certificate.cells import (
     encode_json,
     json_cells,
     parts_of,
-    replace_text,
     texts_of,
 )
 from dphist.errors import OutputError
@@ -108,7 +108,7 @@ def _escape_formulas(table: Any) -> Any:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     flat = _flatten(table)
     columns = [
-        replace_text(column, *ESCAPE)
+        pc.replace_substring_regex(column, *ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
         else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)

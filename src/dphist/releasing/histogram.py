@@ -14,7 +14,7 @@ import pyarrow as pa
 from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
-from dphist.errors import InvalidParameter, package
+from dphist.errors import InvalidParameter, package, positive_count
 from dphist.privacy.types import Plan
 from dphist.releasing.noise import (
     LARGEST_EXACT,
@@ -28,7 +28,7 @@ from dphist.releasing.noise import (
     counts_of,
     release_blocks,
 )
-from dphist.releasing.result import ARROW, SHAPES, Form, Names, Package, Release, frame_form
+from dphist.releasing.result import ARROW, PACKAGES, Form, Names, Package, Release, frame_form
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 
 # Rows that get noise together: enough for the compiled sampler, with about 150 MB of working memory.
@@ -74,9 +74,8 @@ def release_histogram(
         raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
     rule = nonzero_rule(sound, promised=promise_max_nonzero)
     names = checked_names(item, count)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
-    batch_size = int(batch_size)  # sums of narrow numpy integers would wrap around, and rows get noise twice
+    # An int: sums of narrow numpy integers would wrap around, and rows get noise twice.
+    batch_size = positive_count("batch_size", batch_size)
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     top_k = rule is Nonzero.TOP_K
     pieces = _pieces_of(items, counts, names, lattice=sound.steps_of_count, twice=top_k)
@@ -126,7 +125,7 @@ def _pieces_of(
             )
         batches = [(items, counts)]
     elif form is not None:
-        frame = items if origins(items) & SHAPES.keys() else pa.table(items)
+        frame = items if origins(items) & PACKAGES else pa.table(items)
         _check_names(frame, form, names)
         batches = frame if form.shape == "reader" else [frame]
     elif isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
@@ -199,9 +198,8 @@ def _package_of(values: object) -> Package:
         return "list"
     if isinstance(values, np.ndarray):
         return "numpy"
-    if "pandas" in origins(values):
-        return "pandas"
-    return "polars" if "polars" in origins(values) else "pyarrow"
+    own = PACKAGES & origins(values)
+    return own.pop() if own else "pyarrow"
 
 
 def _count_array(values: Any) -> Any:

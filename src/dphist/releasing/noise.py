@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -45,9 +44,11 @@ LARGEST_EXACT: Final = 2**53
 CACHED_ROWS: Final = 1 << 17
 # For fewer counts than this, importing the compiled sampler costs more time than it saves.
 COMPILED_FROM: Final = 1 << 20
-# Cached because an audit runs many sessions with the same variance.
-_gaussian = lru_cache(maxsize=16)(DiscreteGaussian)
-_laplace = lru_cache(maxsize=16)(DiscreteLaplace)
+
+
+def noise_of_group(noise: LaplaceNoise | LatticeNoise) -> ExactSampler:
+    """The law of the noise of a count, or of the users with one item."""
+    return DiscreteLaplace(noise.scale) if isinstance(noise, LaplaceNoise) else DiscreteGaussian(noise.variance)
 
 
 def check_counts(counts: object, *, lattice: int) -> IntArray:
@@ -164,8 +165,7 @@ class NoiseSession:
     ) -> tuple[IntArray, FloatArray]:
         """The formula at the top of this file, for consecutive counts of a batch."""
         noise = self.noise
-        law: ExactSampler = _laplace(noise.scale) if isinstance(noise, LaplaceNoise) else _gaussian(noise.variance)
-        public = noise.public
+        law, public = noise_of_group(noise), noise.public
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
         steps += counts[present] * self.plan.steps_of_count
@@ -189,7 +189,7 @@ class NoiseSession:
             is_centred = noise.columns > 1
             # The middle is `reach` steps above the lower end, so one user changes the centred sum by at most that.
             centred = steps[index] if is_centred else steps[index] - noise.reach * counts[index]
-            noisy = centred + source.of(_gaussian(noise.variance), index)
+            noisy = centred + source.of(DiscreteGaussian(noise.variance), index)
             noisy_sums.append(np.asarray(noisy * float(noise.step), dtype=np.float64))
         return tuple(noisy_sums)
 
@@ -215,7 +215,7 @@ def begin(plan: Plan, tap: Tap, cut: Cut | None = None) -> NoiseSession:
 def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
     if noise.variance_shared == 0:
         return 0
-    return int(_gaussian(noise.variance_shared).draw(1, tap)[0])
+    return int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
 
 
 def rehearse(plan: Plan) -> None:

@@ -24,8 +24,8 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk, release_order, take_rows
-from dphist.counting.spark import SparkHistogram, on_executors, persist, run
-from dphist.counting.spark_rounds import detached
+from dphist.counting.spark import SparkHistogram, on_executors, run
+from dphist.counting.spark_rounds import detached, persist
 from dphist.counting.task import Secret
 from dphist.errors import is_spark_frame
 from dphist.outputs.spark_folder import read_folder, write_folder

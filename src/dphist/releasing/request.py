@@ -28,21 +28,12 @@ Watcher = Callable[[str, float], None]
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
-# Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 # Files, of which the certificate has the names without the folders.
 _PATHS: Final = {"input", "items", "known"}
+# Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 _LITERAL: Final = {
-    "user",
-    "item",
-    "where",
-    "query",
-    "table",
-    "sum",
-    "mean",
-    "vector",
-    "count_name",
-    "output_table",
-}
+    "user", "item", "where", "query", "table", "sum", "mean", "vector", "count_name", "output_table",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ ROWS_SHOWN: Final = 10
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
 Shape = Literal["columns", "frame", "lazy", "reader", "relation"]
 
-SHAPES: Final[dict[str, dict[str, Shape]]] = {
-    "pandas": {"DataFrame": "frame"},
-    "polars": {"DataFrame": "frame", "LazyFrame": "lazy"},
-    "pyarrow": {"Table": "frame", "RecordBatch": "frame", "RecordBatchReader": "reader"},
-}
+PACKAGES: Final[set[Package]] = {"pandas", "polars", "pyarrow"}
+_SHAPES: Final[dict[str, Shape]] = {
+    "DataFrame": "frame", "LazyFrame": "lazy", "Table": "frame", "RecordBatch": "frame",
+    "RecordBatchReader": "reader",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Names:
 
 def frame_form(value: object) -> Form | None:
     """The form of a frame; None for anything else."""
-    for name in origins(value) & SHAPES.keys():
-        for base in type(value).__mro__:
-            if base.__name__ in SHAPES[name]:
-                return Form(name, SHAPES[name][base.__name__])  # type: ignore[arg-type]
+    shapes = [_SHAPES[base.__name__] for base in type(value).__mro__ if base.__name__ in _SHAPES]
+    own = PACKAGES & origins(value)
+    if own and shapes:
+        return Form(own.pop(), shapes[0])
     if type(value).__name__ == "DuckDBPyRelation":
         return Form("pyarrow", "relation")
     return ARROW if hasattr(value, "__arrow_c_stream__") and not is_series(value) else None
@@ -326,16 +326,13 @@ class Release:
             hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
             return hint if self.request.get("types") == "text" else ""
         head, *rows = self._first_rows()
-        more = f"\n... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
-        about = f"\n{self._about_intervals}" if self._about_intervals else ""
-        return text_grid(head, rows, left=len(self.names.items)) + more + about
+        return "\n".join([text_grid(head, rows, left=len(self.names.items)), *self._below_table()])
 
-    @property
-    def _about_intervals(self) -> str:
-        """What the intervals do not cover."""
-        if self.request.get("interval") is None or not self.summary.limit_leaves_out:
-            return ""
-        return INTERVALS_OF_NOISE
+    def _below_table(self) -> list[str]:
+        """How many more rows there are, and what the intervals do not cover."""
+        more = [f"... and {len(self) - ROWS_SHOWN:,} more"] if len(self) > ROWS_SHOWN else []
+        has_intervals = self.request.get("interval") is not None and self.summary.limit_leaves_out
+        return [*more, *([INTERVALS_OF_NOISE] if has_intervals else [])]
 
     def __repr__(self) -> str:
         return "\n".join(self.summary.lines(self.table_text()))
@@ -343,8 +340,7 @@ class Release:
     def _repr_html_(self) -> str:
         head, *rows = self._first_rows()
         summary = self.summary
-        more = f"... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
-        notes = (more, self._about_intervals, summary.why_few, *summary.warnings)
+        notes = (*self._below_table(), summary.why_few, *summary.warnings)
         return (
             html_table(summary.headline, summary.rows(), warning="" if self.private else NOT_PRIVATE)
             + (html_grid("", head, rows) if rows else "")

@@ -17,8 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -29,9 +27,9 @@ from dphist.counting.columns import one_chunk, release_order, take_rows
 from dphist.counting.task import Progress, RoundsCount, is_frame
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.releasing.noise import CACHED_ROWS, COMPILED_FROM, Job
+from dphist.releasing.noise import CACHED_ROWS, COMPILED_FROM, Job, noise_of_group
 from dphist.releasing.result import ARROW, Release, frame_form
-from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
+from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import SeededTap, Tap
 
 IntArray = NDArray[np.int64]
@@ -43,16 +41,6 @@ FoundIn = NDArray[np.int8]
 HIDDEN: Final = -2
 KNOWN: Final = -1
 ALONE: Final = 0
-
-
-@lru_cache(maxsize=32)
-def _gaussian(variance: Fraction) -> DiscreteGaussian:
-    return DiscreteGaussian(variance)
-
-
-def noise_of_group(noise: LaplaceNoise | LatticeNoise) -> ExactSampler:
-    """The law of the noise of users with one item."""
-    return DiscreteLaplace(noise.scale) if isinstance(noise, LaplaceNoise) else _gaussian(noise.variance)
 
 
 def noisy(true: IntArray, law: ExactSampler, draws: Draws) -> IntArray:
@@ -99,7 +87,7 @@ def pool(
     All items have a weight above 0: only items on somebody's list get noise and can be listed.
     """
     part, total = noise.parts[number], noise.pooled_parts(number)
-    pooled = before + part * noisy(weights, _gaussian(noise.variance / part), draws)
+    pooled = before + part * noisy(weights, DiscreteGaussian(noise.variance / part), draws)
     found = pooled > total * noise.limits[number]
     if number == len(noise.cuts):  # after the last round, lists are of no more use
         return pooled, found, np.zeros(found.size, dtype=np.bool_)
@@ -182,14 +170,14 @@ def noisy_sizes(plan: Plan, sizes: Sequence[int], found: Sequence[int], tap: Tap
     """Users by number of found items, in steps with noise, and the limit of the measurement that follows."""
     noise = rounds_noise(plan)
     true = np.asarray(sizes, dtype=np.int64) * noise.lattice
-    steps = tuple(noisy(true, _gaussian(noise.variance / noise.sizes), Fresh(tap)).tolist())
+    steps = tuple(noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(tap)).tolist())
     return steps, limit_of(plan, steps, found)
 
 
 def shared_draw(plan: Plan, limit: int, tap: Tap) -> int:
     """The noise that all items of a measurement share, in steps; 0 if they share none."""
     shared = rounds_noise(plan).measure_noise(limit)[1]
-    return int(_gaussian(shared).draw(1, tap)[0]) if shared else 0
+    return int(DiscreteGaussian(shared).draw(1, tap)[0]) if shared else 0
 
 
 def noisy_weights(
@@ -197,12 +185,11 @@ def noisy_weights(
 ) -> tuple[FloatArray, tuple[FloatArray, ...]]:
     """Measured weights in users and sums in the units of their values, with noise from the source for each."""
     noise = rounds_noise(plan)
-    steps = noisy(weights, _gaussian(noise.measure_noise(limit)[0]), draws[0]) + shared
-    noisy_sums = tuple(
-        np.asarray(noisy(true, _gaussian(limit * part.variance), source) * float(part.step), dtype=np.float64)
-        for true, part, source in zip(sums, plan.summed, draws[1:], strict=True)
-    )
-    return steps / noise.lattice, noisy_sums
+    steps = noisy(weights, DiscreteGaussian(noise.measure_noise(limit)[0]), draws[0]) + shared
+    pairs = zip(sums, plan.summed, draws[1:], strict=True)
+    sums = [noisy(true, DiscreteGaussian(limit * part.variance), source) for true, part, source in pairs]
+    values = (column * float(part.step) for column, part in zip(sums, plan.summed, strict=True))
+    return steps / noise.lattice, tuple(np.asarray(column, dtype=np.float64) for column in values)
 
 
 def rounds_noise(plan: Plan) -> RoundsNoise:
@@ -272,15 +259,13 @@ def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
     return math.ceil(factor * limits[-1] / rounds_noise(plan).lattice)
 
 
-def release_rounds(job: Job, counted: RoundsCount, watch: Progress | None) -> Release:
+def release_rounds(job: Job, counted: RoundsCount, watch: Progress) -> Release:
     """Find, measure and estimate in this process."""
     found = find_items(rounds_noise(job.plan), counted, job.tap)
-    if watch is not None:
-        watch(0.8)
+    watch(0.8)
     measured = measure_items(job.plan, counted, found, job.tap)
     release = estimated(job, found, measured, counted.rows(found.numbers))
-    if watch is not None:
-        watch(1.0)
+    watch(1.0)
     return release
 
 
@@ -320,6 +305,6 @@ def rehearse_rounds(plan: Plan) -> None:
     for limit in (1, noise.most_items):
         variances |= {variance for variance in noise.measure_noise(limit) if variance}
         variances |= {limit * part.variance for part in noise.sums}
-    laws = [_gaussian(variance) for variance in sorted(variances)]
+    laws = [DiscreteGaussian(variance) for variance in sorted(variances)]
     for law in [*laws, *([] if noise.alone is None else [noise_of_group(noise.alone)])]:
         law.draw(1, tap)

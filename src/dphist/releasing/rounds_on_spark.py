@@ -27,7 +27,7 @@ from dphist.counting.task import Progress
 from dphist.errors import InputError, is_spark_frame
 from dphist.outputs.target import Target
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.releasing.noise import Job
+from dphist.releasing.noise import Job, noise_of_group
 from dphist.releasing.on_spark import (
     ExecutorStep,
     Placed,
@@ -46,7 +46,6 @@ from dphist.releasing.rounds import (
     bounds_of,
     by_round,
     estimated,
-    noise_of_group,
     noisy,
     noisy_sizes,
     noisy_weights,
@@ -69,18 +68,16 @@ NOISY: Final = "noisy"
 
 
 def release_rounds_on_spark(
-    job: Job, counted: SparkRounds, target: Target | None, placed: Placed | None, watch: Progress | None
+    job: Job, counted: SparkRounds, target: Target | None, placed: Placed | None, watch: Progress
 ) -> Release:
     """Find, measure and estimate. A `target` that is a folder is written too."""
     request = job.request
     with without_logging():
         frame, found, items = find_on_spark(rounds_noise(job.plan), counted, job.tap)
-        if watch is not None:
-            watch(0.8)
+        watch(0.8)
         measured = measure_on_spark(job.plan, counted, frame, by_round(job.plan, found), job.tap)
         release = estimated(job, found, measured, items)
-        if watch is not None:
-            watch(1.0)
+        watch(1.0)
     is_folder = target is not None and target.kind == "folder"
     if not is_folder and not is_spark_frame(request.input):
         return release

@@ -356,7 +356,7 @@ def _in_rounds(
     tap = _tap(request)
     task = rounds_task(plan, request, events, tap)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, tap, attempt.receipt)
-    watch = _watch(request, "adding noise")
+    watch = _watch(request, "adding noise") or (lambda _share: None)
     with engine.rounds(task, _watch(request, "counting")) as counted:
         if engine.name == "spark":
             from dphist.releasing.rounds_on_spark import release_rounds_on_spark

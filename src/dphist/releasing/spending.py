@@ -159,16 +159,13 @@ def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mappi
         booking = next(booking for booking in account.bookings if booking.number == receipt["entry"])
         first = account.by_first and booking is account.bookings[0]
         remaining = account.remaining(spend=booking.spend)
-        return f"{remaining}. {_DECIDED[account.accounting] if first else ''}".rstrip()
+        decided = _ADDED if account.accounting == "sum" else account.accounting
+        return f"{remaining}. {_DECIDED.format(decided) if first else ''}".rstrip()
     return "unknown, because the ledger cannot be read now."
 
 
-_DECIDED: Final = {
-    "gdp": "As the first release it fixes the accounting of the dataset: gdp.",
-    "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
-    "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
-    "which more releases like it fit than by gdp or zcdp.",
-}
+_DECIDED: Final = "As the first release it fixes the accounting of the dataset: {}."
+_ADDED: Final = "sum (epsilons and deltas are added), by which more releases like it fit than by gdp or zcdp"
 
 
 def replan(request: Request, epsilon: float, composer: Composer) -> Spend:

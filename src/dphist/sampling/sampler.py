@@ -338,7 +338,7 @@ class Residual:
         return table.end + t if LazyUniform(reader).is_below(chance) else None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def residual_of(law: SymmetricLaw) -> Residual:
     return Residual(build_table(law))
 

@@ -191,11 +191,6 @@ def given_column(column: Any, what: str, kind: Any = None) -> Any:
     return arrow_column(column, what)
 
 
-def user_column(users: Any) -> Any:
-    column = given_column(users, "users")
-    return plain_column(column, TEXT if pa.types.is_null(column.type) else plainest(column.type))
-
-
 def given_columns(items: Any, number: int) -> tuple[Any, ...]:
     """This number of columns. A single column may come without a tuple around it."""
 

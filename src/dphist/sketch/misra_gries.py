@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dphist.certificate.numbers import added_columns, count_decimals
 from dphist.certificate.proof import certify_again, sketch_problem
 from dphist.certificate.request import sketch_request
 from dphist.counting.columns import release_order, take_rows
+from dphist.counting.frames import TEXT
 from dphist.errors import InvalidParameter, positive_count
 from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import check_target, write_release
@@ -30,7 +32,7 @@ from dphist.sketch.counters import (
     read_secret,
     write_secret,
 )
-from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, user_column
+from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, plain_column, plainest
 
 
 class MisraGries:
@@ -119,7 +121,8 @@ class MisraGries:
         depend on other users: ranges of user numbers, or of a hash of the user, one after the other, are fine;
         "the next million rows" or the largest batch first are not.
         """
-        columns, who = item_columns(items, self._kind), user_column(users)
+        columns, who = item_columns(items, self._kind), given_column(users, "users")
+        who = plain_column(who, TEXT if pa.types.is_null(who.type) else plainest(who.type))
         if any(len(column) != len(who) for column in columns):
             raise InvalidParameter("users and items must have the same length: one row per event")
         self.add_plain(who, columns)
