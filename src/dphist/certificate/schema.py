@@ -359,8 +359,3 @@ def output_of(document: Mapping[str, Any] | None) -> Output | None:
         return None if document is None else msgspec.convert(document.get("output"), Output)
     except ValueError:
         return None
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a certificate, as docs/certificate.schema.json has it."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Certificate)}

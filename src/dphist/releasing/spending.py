@@ -215,16 +215,12 @@ class Attempt:
 
     def book(self, planned: Plan) -> None:
         """Book the release durably, or raise an error that states the remaining budget."""
+        recorded = self.request.to_dict()
+        promised = _rehearse_certificate(planned, recorded)
         if self.request.ledger is None:
             return
-        from msgspec import to_builtins
-
-        from dphist.certificate.sentences import guarantee_facts
-
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
-        recorded = self.request.to_dict()
-        promised = to_builtins(guarantee_facts(planned, recorded))
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promised}
         if self.earlier is not None:
             _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
@@ -318,6 +314,21 @@ class Attempt:
                 "attempt was published, copied or seen"
             )
         return {**facts, "summary": summary}
+
+
+def _rehearse_certificate(plan: Plan, recorded: Mapping[str, Any]) -> Any:
+    """The guarantee as the certificate will state it; an error, before anything is booked, if it cannot."""
+    from dphist import __version__
+    from dphist.certificate.proof import plan_of
+    from dphist.certificate.statement import now, statement_of
+
+    try:
+        stated = statement_of(plan, recorded, private=True, offset=None, version=__version__, created=now())
+        plan_of(stated.plan)
+    except (ArithmeticError, ValueError):
+        what = "the bounds of a sum are too large, or have too many digits"
+        raise InvalidParameter(what if plan.sums else "a certificate cannot state this request") from None
+    return stated.to_dict()["guarantee"]
 
 
 @contextmanager
