@@ -19,13 +19,9 @@ from dphist.privacy import balls
 from dphist.privacy.balls import shift_divergence, tail
 from dphist.privacy.certificate import certify_lattice
 from dphist.privacy.continuous import certify_family
-from dphist.privacy.lattice import (
-    DiscreteFamily,
-    discrete_gaussian_tail,
-    infinite_event_discrete,
-    infinite_event_discrete_upper,
-)
+from dphist.privacy.lattice import DiscreteFamily
 from dphist.privacy.paper import delta_discrete_csh, delta_zcdp, delta_zcdp_loose, rho_discrete_correlated_gaussian
+from dphist.privacy.tails import discrete_gaussian_tail, infinite_event_discrete, infinite_event_discrete_upper
 from dphist.privacy.types import Contract, LatticeNoise
 from scheduling import examples
 

@@ -18,14 +18,10 @@ from dphist.privacy.numerics import (
     IntArray,
     bound_over_blocks,
     crossing_breaks,
-    golden_minimum,
-    least_passing,
-    least_whole_passing,
-    log_excess,
     normal_reach,
     panel_nodes,
-    round_up,
 )
+from dphist.privacy.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 
 
 @given(st.floats(1e-290, 1e290), st.integers(2, 15))

@@ -29,8 +29,8 @@ from dphist.audit import (
     through_protocol,
     worst_cases,
 )
-from dphist.privacy.lattice import infinite_event_discrete
 from dphist.privacy.paper import delta_correlated_gaussian
+from dphist.privacy.tails import infinite_event_discrete
 from dphist.privacy.types import Certificate, LatticeNoise
 from dphist.releasing.noise import FloatArray, IntArray, Released
 from dphist.sampling.tap import SeededTap, Tap

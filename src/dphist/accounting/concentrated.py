@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
-from dphist.privacy.numerics import fraction_up
 from dphist.privacy.rounds import gaussian_cost_of_rounds, squared_mu
+from dphist.privacy.searches import fraction_up
 from dphist.privacy.types import (
     Contract,
     LaplaceNoise,

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from dphist.accounting.concentrated import event_of_plan, squared_sensitivity
 from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
-from dphist.privacy.numerics import fraction_up
 from dphist.privacy.rounds import GaussianCost, gaussian_cost_of_rounds
+from dphist.privacy.searches import fraction_up
 from dphist.privacy.types import ROUNDING, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 
 # Rounding adds at most this share of a plan's delta to its event.

@@ -30,7 +30,6 @@ from dphist.planning.optimum import (
 from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
 from dphist.privacy.continuous import certify_noise, delta_of_all_cases
 from dphist.privacy.exact import delta_family
-from dphist.privacy.numerics import golden_minimum, least_passing, log_excess, round_up
 from dphist.privacy.paper import (
     delta_discrete_csh,
     delta_zcdp,
@@ -39,6 +38,7 @@ from dphist.privacy.paper import (
     rho_discrete_correlated_gaussian,
     tau_laplace,
 )
+from dphist.privacy.searches import golden_minimum, least_passing, log_excess, round_up
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
 # The paper's theorem for discrete noise, with its printed conversion from zCDP and with the tight one.

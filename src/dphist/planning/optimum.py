@@ -19,15 +19,10 @@ from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number, p
 from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import lattice_family
 from dphist.privacy.continuous import CERTIFICATE_GAP, certify_noise
-from dphist.privacy.lattice import bits_for, infinite_event_discrete
-from dphist.privacy.numerics import (
-    golden_minimum,
-    least_passing,
-    least_whole_passing,
-    log_excess,
-    probability_some_passes,
-    round_up,
-)
+from dphist.privacy.lattice import bits_for
+from dphist.privacy.numerics import probability_some_passes
+from dphist.privacy.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
+from dphist.privacy.tails import infinite_event_discrete
 from dphist.privacy.types import (
     FINEST_REACH,
     LEAST_VARIANCE,

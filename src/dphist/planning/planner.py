@@ -31,8 +31,8 @@ from dphist.planning.optimum import (
 from dphist.planning.rounds import plan_rounds
 from dphist.privacy.continuous import certify_family, certify_noise
 from dphist.privacy.lattice import squared_sensitivity_top_k
-from dphist.privacy.numerics import round_up
 from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
+from dphist.privacy.searches import round_up
 from dphist.privacy.types import (
     ANALYSES,
     LARGEST_SCALE,

@@ -18,17 +18,11 @@ from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, one_of, positive_count
 from dphist.planning.optimum import Bounds, check_bounds, dyadic_up, share_budget
-from dphist.privacy.lattice import discrete_gaussian_tail
-from dphist.privacy.numerics import (
-    FloatArray,
-    golden_minimum,
-    hockey_stick_normal,
-    least_passing,
-    least_whole_passing,
-    log_excess,
-)
+from dphist.privacy.numerics import FloatArray, hockey_stick_normal
 from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.rounds import certify_rounds, estimated_events, event_of_rounds, squared_mu
+from dphist.privacy.searches import golden_minimum, least_passing, least_whole_passing, log_excess
+from dphist.privacy.tails import discrete_gaussian_tail
 from dphist.privacy.types import (
     FINEST_REACH,
     LARGEST_SCALE,

@@ -10,17 +10,16 @@ from scipy import special
 
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event_upper
-from dphist.privacy.lattice import infinite_event_discrete_upper
 from dphist.privacy.numerics import (
     FloatArray,
     IntArray,
     bound_over_blocks,
     hockey_stick_normal,
-    least_passing,
-    log_excess,
     log_probability_none_passes,
     probability_some_passes,
 )
+from dphist.privacy.searches import least_passing, log_excess
+from dphist.privacy.tails import infinite_event_discrete_upper
 from dphist.privacy.types import gamma_from
 
 # The Gaussian mechanism and the correlated Gaussian mechanism on a known domain.

@@ -68,7 +68,7 @@ def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = N
     """The cost of a release in an accounting."""
     from dphist.accounting import zcdp_of_plan
     from dphist.accounting.gaussian import gaussian_of_plan
-    from dphist.privacy.numerics import fraction_up
+    from dphist.privacy.searches import fraction_up
 
     profile: dict[str, Any] | None = None
     if accounting == "gdp":
