@@ -46,7 +46,7 @@ def test_pinned_releases_are_verified(name: str) -> None:
 
 # What `dphist verify` may import of dphist.
 ALLOWED = {
-    "dphist", "dphist.__main__", "dphist.cli", "dphist.cli.base", "dphist.cli.reporting", "dphist.display",
+    "dphist", "dphist.__main__", "dphist.cli", "dphist.cli.base", "dphist.cli.verifying", "dphist.display",
     "dphist.errors", "dphist.files", "dphist.objects", "dphist.signatures",
 }  # fmt: skip
 LOADED = """
@@ -61,7 +61,7 @@ finally:
             lines = len(Path(module.__file__).read_text().splitlines())
             print(name, lines, file=sys.stderr)
 """
-MOST_LINES = 7300
+MOST_LINES = 6800
 
 
 def test_verify_loads_nothing_that_plans_draws_counts_or_writes() -> None:

@@ -298,7 +298,8 @@ def _root(
 _MODULES: Final = {
     "planning": ("plan", "certify", "compare", "profile", "audit", "simulate"),
     "releasing": ("release",),
-    "reporting": ("report", "verify", "explore", "keygen"),
+    "verifying": ("verify",),
+    "reporting": ("report", "explore", "keygen"),
     "ledgers": ("ledger",),
     "sketching": ("sketch",),
 }

@@ -1,8 +1,7 @@
-"""`dphist report`, `verify`, `explore` and `keygen`, and the report of `dphist release --report`."""
+"""`dphist report`, `explore` and `keygen`, and the report of `dphist release --report`."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,23 +16,14 @@ from dphist.cli.base import (
     show,
     whole_number,
 )
-from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.cli.verifying import Certificate, Name, PublicKey, check_exists
+from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
     from dphist.outputs.target import Target
     from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
     from dphist.releasing.result import Release
-
-Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file or folder, or an exported table.")]
-Certificate = Annotated[
-    str | None,
-    typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not next to the release."),
-]
-PublicKey = Annotated[
-    str | None,
-    typer.Option("--public-key", metavar="FILE", help="Refuse a release that was not signed with this key."),
-]
 
 
 @app.command()
@@ -64,7 +54,7 @@ def report(
     Exit code 0: written. 1: the release is not verified, or the report could
     not be written. 2: bad parameters.
     """
-    _check_exists(name)
+    check_exists(name)
     if output is None and not as_json:
         raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
     from dphist.outputs.write import kept_files
@@ -81,46 +71,6 @@ def report(
     with closed_pipe_ignored():
         data = {"report": None if output is None else str(output), **report_data(facts)}
         show(data, f"Report written to {output}\n", as_json, quiet)
-
-
-@app.command()
-def verify(
-    name: Name,
-    certificate: Certificate = None,
-    public_key: PublicKey = None,
-    not_before: Annotated[
-        str | None, typer.Option(metavar="DATE", help="With --public-key: refuse a release older than this date.")
-    ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Verify that a release matches its certificate, and that the certificate proves its guarantee.
-
-    The proof is recomputed from the numbers in the certificate. Exit code 1 if anything is wrong. Digests detect
-    accidental changes; a signature and --public-key show who made the release. No check can show that the noise
-    was really drawn.
-
-    \b
-    Examples:
-      dphist verify queries.parquet
-      dphist verify queries.parquet --public-key release.key.pub \\
-        --not-before 2026-11-01
-      dphist verify queries.csv \\
-        --certificate results.duckdb.queries.certificate.json
-    """
-    _check_exists(name)
-    from dphist.certificate.verify import verify as verify_release
-
-    found = verify_release(name, certificate=certificate, public_key=public_key, not_before=not_before)
-    show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)
-    if not found.verified:
-        raise typer.Exit(1)
-
-
-def _check_exists(name: str) -> None:
-    """Report a missing file before anything large is imported."""
-    if "://" not in name and not os.path.exists(name):
-        raise InputError(f"there is no file {name}")
 
 
 def check_report_of(name: str, request: Request) -> None:
