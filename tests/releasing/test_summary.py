@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import dphist
+from dphist.certificate.request import request_for_plan
 from dphist.certificate.verify import verify
 from dphist.display import figure, plain_number
 from dphist.privacy.types import Budget
@@ -233,7 +234,8 @@ def test_the_margin_does_not_hide_what_a_top_k_step_subtracts() -> None:
 
 
 def test_a_query_is_a_warning() -> None:
-    request = {"input": "x.duckdb", "query": "SELECT user, item FROM e GROUP BY ALL HAVING count(*) > 3"}
+    query = "SELECT user, item FROM e GROUP BY ALL HAVING count(*) > 3"
+    request = request_for_plan({"epsilon": 1, "delta": 1e-6, "input": "x.duckdb", "query": query})
     found = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=3)
     shown = summarize(found, request, items=9, largest=100.0).lines("")
     assert any(line.startswith("Warning: The guarantee assumes that the rows") for line in shown)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dphist
+from dphist.certificate.request import HistogramRequest
 from dphist.privacy.types import LatticeNoise, Plan
 from dphist.report.facts import selection_errors, selection_of
 
@@ -94,7 +95,7 @@ def test_errors_of_top_k_by_simulation(rule: Any) -> None:
 def test_marks_of_the_selection() -> None:
     for options in ({"max_items_per_user": 3}, {"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 30}):
         plan = dphist.plan(epsilon=1.0, delta=1e-6, **options)  # type: ignore[arg-type]
-        found = selection_of(plan, {})
+        found = selection_of(plan, HistogramRequest())
         assert found is not None
         assert found.unlikely is not None
         at = selection_errors(plan, np.array([found.unlikely, found.unlikely + 1, found.even - 1, found.even,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import dphist
+from dphist.certificate.request import AnyRequest, request_for_plan, request_of
 from dphist.errors import InputError
 from dphist.report.charts import report_charts
 from dphist.report.facts import Facts, counts_kind, gather_facts, largest_users
@@ -49,6 +50,11 @@ def test_counts_that_are_not_numbers_of_users_are_announced(tmp_path: Path) -> N
     assert not dphist.verify(path).verified
 
 
+def asked_for(options: dict[str, Any]) -> AnyRequest:
+    """A request with these options; that of a histogram without any."""
+    return request_for_plan(options) if options and "sketch" not in options else request_of(options)
+
+
 def test_the_kind_of_counts_follows_from_plan_and_request() -> None:
     asked = {"epsilon": 1.0, "delta": 1e-6}
     for options, request, kind in (
@@ -64,7 +70,10 @@ def test_the_kind_of_counts_follows_from_plan_and_request() -> None:
         ({"max_items_per_user": 1}, {**asked, "top": 20, "offset": "none"}, "users"),
         ({"max_nonzero": 20}, {**asked, "sketch": "misra-gries", "sketch-size": 20}, "sketch"),
     ):
-        assert counts_kind(dphist.plan(epsilon=1.0, delta=1e-6, **options), request) == kind, (options, request)
+        assert counts_kind(dphist.plan(epsilon=1.0, delta=1e-6, **options), asked_for(request)) == kind, (
+            options,
+            request,
+        )
 
 
 def test_seeded_noise_is_named_in_report_and_charts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from scipy import special
 
 import dphist
 import oracles_simulation as oracle
+from dphist.certificate.request import request_for_plan
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
@@ -191,7 +192,7 @@ def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
     elif case == "no top-k":
         plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
         request, floor = {"lower-threshold": LOWER}, 0
-    selection = selection_of(plan, request)
+    selection = selection_of(plan, request_for_plan({"epsilon": 1, "delta": 1e-6, **request}))
     assert selection is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
     counts, probability, bias, deviation = zip(*selection.points, strict=True)
@@ -211,7 +212,9 @@ def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
 
 def test_a_whole_release_matches_its_selection(top_plan: Plan) -> None:
     """One release of 20 items that are released with probability above 1 - 1e-9."""
-    selection = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
+    selection = selection_of(
+        top_plan, request_for_plan({"epsilon": 1, "delta": 1e-6, "lower-threshold": LOWER, "top": TOP})
+    )
     assert selection is not None
     law = count_noise(top_plan.noise)
     sure = law.passing_count(1 - 1e-11)

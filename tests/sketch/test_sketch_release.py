@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
+from dphist.certificate.verify import SEEDED
 from dphist.errors import InvalidParameter, NotPrivate, OutputError
 from dphist.ledger import Ledger
 from dphist.privacy.types import LatticeNoise
@@ -237,3 +238,13 @@ def test_forged_conditions_are_refused(release_of: Any, tmp_path: Path) -> None:
     assert dphist.verify(path).problems == (
         "the certificate's entry 'guarantee' is not that of its plan and request",
     )
+
+
+def test_seeds_of_any_size_are_recorded(sketch: MisraGries, tmp_path: Path) -> None:
+    """As text where JSON has no number for them in all languages."""
+    seed = 2**70
+    path = tmp_path / "out.csv"
+    sketch.release(planned(max_nonzero=K), seed=seed, output=path)
+    document = json.loads(Path(f"{path}.certificate.json").read_text())
+    assert document["request"]["seed"] == str(seed)
+    assert dphist.verify(path).problems == (SEEDED,)

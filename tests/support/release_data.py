@@ -56,13 +56,13 @@ def plan_from(facts: Mapping[str, Any]) -> Any:
 
 def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
     """Replace the plan in a certificate and everything that follows from it, like a careful forger."""
-    from dphist.certificate.request import recorded_options
+    from dphist.certificate.request import AnyRequest
     from dphist.certificate.statement import statement_of
 
     try:
-        plan = plan_from(plan_data)
+        plan, request = plan_from(plan_data), msgspec.convert(document["request"], AnyRequest)
         due = statement_of(
-            plan, recorded_options(document), private=True, offset=document["counts"]["offset"],
+            plan, request, private=True, offset=document["counts"]["offset"],
             decimals=document["counts"]["decimals"], version="0", created="2026-01-01T00:00:00Z",
         ).to_dict()  # fmt: skip
     except ValueError:  # nothing follows from a request or a plan that the schema refuses

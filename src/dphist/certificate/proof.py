@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
+from dphist.certificate.request import AnyRequest, HistogramRequest
 from dphist.certificate.schema import PlanPart
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy.certificate import certify_drawn
@@ -123,19 +122,20 @@ def top_k_keeps(plan: Plan) -> bool:
     return contract.items == contract.max_nonzero and not plan.sums
 
 
-def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
+def is_difference(plan: Plan, request: AnyRequest) -> bool:
     """Whether counts are differences: a top-k step whose subtracted count is not released."""
-    return request.get("offset") == "none" and plan.contract.max_nonzero is not None
+    return request.offset == "none" and plan.contract.max_nonzero is not None
 
 
-def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
+def is_perhaps_reduced(plan: Plan, request: AnyRequest) -> bool:
     """Whether a count may have been subtracted from a histogram: the certificate does not record a promise."""
-    return not request and not plan.releases_offset and top_k_keeps(plan) and not plan.noise.public
+    unknown = isinstance(request, HistogramRequest) and not plan.noise.public
+    return unknown and not plan.releases_offset and top_k_keeps(plan)
 
 
-def with_lower_threshold(plan: Plan, request: Mapping[str, Any]) -> Plan:
+def with_lower_threshold(plan: Plan, request: AnyRequest) -> Plan:
     """The plan as it is applied to published counts. Differences do not get back what was subtracted from them."""
-    return replace(plan, lower_threshold=1 if is_difference(plan, request) else request.get("lower-threshold", 1))
+    return replace(plan, lower_threshold=1 if is_difference(plan, request) else request.lower_threshold)
 
 
 def sketch_problem(plan: Plan, size: int) -> str | None:

@@ -185,7 +185,8 @@ class Recorded(
 
     def to_dict(self) -> dict[str, Any]:
         """The options by flag names, as `Release.request` has them."""
-        return recorded_options({"request": msgspec.json.decode(msgspec.json.encode(self))})
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return {name: value for name, value in data.items() if name != "kind"}
 
 
 class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
@@ -235,7 +236,25 @@ class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
             raise InvalidParameter("give a table or a query, not both")
 
 
-class SketchRequest(Recorded, frozen=True, kw_only=True, tag="sketch"):
+class _Counted:
+    """The options of events that the others leave at their defaults."""
+
+    max_items_per_user: ClassVar[None] = None
+    top: ClassVar[None] = None
+    max_nonzero: ClassVar[None] = None
+    lower_threshold: ClassVar[int] = 1
+    items: ClassVar[None] = None
+    known: ClassVar[None] = None
+    goal: ClassVar[None] = None
+    input: ClassVar[None] = None
+    query: ClassVar[None] = None
+    types: ClassVar[None] = None
+    null_items: ClassVar[bool] = False
+    interval: ClassVar[None] = None
+    aggregates: ClassVar[tuple[Aggregate, ...]] = ()
+
+
+class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch"):
     """Of a sketch of a stream."""
 
     sketch: Literal["misra-gries"]
@@ -249,10 +268,11 @@ class SketchRequest(Recorded, frozen=True, kw_only=True, tag="sketch"):
     dataset: Text | None = None
 
 
-class HistogramRequest(Recorded, frozen=True, kw_only=True, tag="histogram"):
+class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histogram"):
     """Of counts from elsewhere: nothing about them is recorded."""
 
     seed: ClassVar[None] = None
+    offset: ClassVar[None] = None
     dataset: ClassVar[None] = None
     round: ClassVar[bool] = False
 
@@ -267,26 +287,31 @@ def request_of(options: Mapping[str, Any]) -> AnyRequest:
     return request
 
 
-def recorded_options(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the request in a certificate; empty for a histogram."""
-    return {name: value for name, value in document["request"].items() if name != "kind"}
-
-
 def is_query(recorded: object) -> bool:
     """Whether a recorded input is a lazy frame or relation, which runs a query over the data of many users."""
     return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
 
 
-def count_column(request: Mapping[str, Any], table: Any) -> str:
-    """Name of the count column. The release of a histogram has no request, and there it is the last column."""
-    return str(request.get("count-name", "count") if request else table.column_names[-1])
+def recordable_seed(seed: int | None) -> int | str | None:
+    """The seed as it is recorded: as text if RFC 8785 has no number for it."""
+    return seed if seed is None or abs(seed) <= LARGEST_WHOLE else str(seed)
 
 
-def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
-    """The request of a sketch, as the certificate records it."""
-    seeded = {} if seed is None else {"seed": seed}
-    offset = {"offset": getattr(plan.noise, "offset", None)} if plan.releases_offset else {}
-    return {
-        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-        **seeded, **offset,
-    }  # fmt: skip
+def request_for_plan(options: Mapping[str, Any]) -> EventsRequest:
+    """A request of any events with these options by flag names, to say what a plan would give."""
+    columns = {"input": "-", "user": "user", "item": ["item"], "types": "none"}
+    return msgspec.convert({"kind": "events", **columns, **options}, EventsRequest)
+
+
+def count_column(request: AnyRequest, table: Any) -> str:
+    """Name of the count column; of a histogram it is the last one."""
+    return str(table.column_names[-1] if isinstance(request, HistogramRequest) else request.count_name)
+
+
+def sketch_request(plan: Plan, size: int, **options: Any) -> SketchRequest:
+    """The request of a sketch, as the certificate records it; further options are those of any release."""
+    offset = getattr(plan.noise, "offset", None) if plan.releases_offset else None
+    return SketchRequest(
+        sketch="misra-gries", sketch_size=size, epsilon=plan.budget.epsilon, delta=plan.budget.delta,
+        offset=offset, **options,
+    )  # fmt: skip

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from dphist.certificate.aggregates import aggregates_of
 from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
-from dphist.certificate.request import is_query
+from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest, is_query
 from dphist.certificate.schema import Guarantee
 from dphist.display import upper_figure
 from dphist.privacy.types import Plan
@@ -76,7 +75,7 @@ _CAVEATS: Final = {
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
 
 
-def guarantee_facts(plan: Plan, request: Mapping[str, Any]) -> Guarantee:
+def guarantee_facts(plan: Plan, request: AnyRequest) -> Guarantee:
     """The guarantee of a release."""
     return Guarantee(
         epsilon=plan.budget.epsilon,
@@ -87,7 +86,7 @@ def guarantee_facts(plan: Plan, request: Mapping[str, Any]) -> Guarantee:
     )
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
+def guarantee(plan: Plan, request: AnyRequest) -> str:
     """`guarantee_facts` as a sentence."""
     budget = plan.budget
     factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
@@ -100,41 +99,41 @@ def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
     )
 
 
-def _conditions(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
+def _conditions(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
     conditions = {
-        "counts-per-user": not request,
-        "item-types": not request,
+        "counts-per-user": isinstance(request, HistogramRequest),
+        "item-types": isinstance(request, HistogramRequest),
         "max-nonzero": _relies_on_promise(plan, request),
-        "one-update-per-user": "sketch" in request,
-        "frame-values": request.get("types") == "text",
-        "fixed-types": request.get("types") == "fixed",
-        "query": "query" in request or is_query(request.get("input")),
+        "one-update-per-user": isinstance(request, SketchRequest),
+        "frame-values": request.types == "text",
+        "fixed-types": request.types == "fixed",
+        "query": request.query is not None or is_query(request.input),
     }
     return tuple(condition for condition, holds in conditions.items() if holds)
 
 
-def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
+def _relies_on_promise(plan: Plan, request: AnyRequest) -> bool:
     return (
-        "max-nonzero" in request
+        request.max_nonzero is not None
         and not top_k_keeps(plan)
         and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
     )
 
 
-def caveats_of(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
+def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
     public = plan.noise.public
     caveats = {
         "other-releases": True,
         "groups": True,
         # A top-k step needs no limit on users, and none is applied.
-        "user-limit": "max-items-per-user" in request
-        and ("top" not in request or plan.contract.max_nonzero is None),
+        "user-limit": request.max_items_per_user is not None
+        and (request.top is None or plan.contract.max_nonzero is None),
         "rounds": plan.noise.in_rounds,
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),
-        "reduced": "max-nonzero" in request and top_k_keeps(plan),
-        "sketch-with-offset" if plan.releases_offset else "sketch": "sketch" in request,
+        "reduced": request.max_nonzero is not None and top_k_keeps(plan),
+        "sketch-with-offset" if plan.releases_offset else "sketch": isinstance(request, SketchRequest),
         "selection": not public,
         "clamped-sums": bool(plan.sums),
         "selected-sums": any(noise.columns == 1 for noise in plan.sums) and not public,
@@ -143,33 +142,32 @@ def caveats_of(plan: Plan, request: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(caveat for caveat, holds in caveats.items() if holds)
 
 
-def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
+def not_covered(plan: Plan, request: AnyRequest) -> list[str]:
     """All caveats of a release, as sentences."""
     return _sentences(_CAVEATS, caveats_of(plan, request), plan, request)
 
 
-def caveats(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+def caveats(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted caveats that hold, as sentences, in the order wanted."""
     codes = [code for code in wanted if code in caveats_of(plan, request)]
     return _sentences(_CAVEATS, codes, plan, request)
 
 
-def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+def conditions(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted conditions that the guarantee has, as sentences, in the order wanted."""
     codes = [code for code in wanted if code in _conditions(plan, request)]
     return [f"The guarantee assumes that {text}." for text in _sentences(_CONDITIONS, codes, plan, request)]
 
 
-def _sentences(
-    texts: Mapping[str, str], codes: Sequence[str], plan: Plan, request: Mapping[str, Any]
-) -> list[str]:
-    size, contract = request.get("sketch-size", 0), plan.contract
-    cap = request.get("max-items-per-user", contract.items)
+def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, request: AnyRequest) -> list[str]:
+    contract = plan.contract
+    size = request.sketch_size if isinstance(request, SketchRequest) else 0
+    cap = contract.items if request.max_items_per_user is None else request.max_items_per_user
     ranges = dict.fromkeys(
         f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
         if aggregate.vector
         else f"{aggregate.name}: {aggregate.column} from {float(aggregate.low):g} to {float(aggregate.high):g}"
-        for aggregate in (aggregates_of(request) if plan.sums else ())
+        for aggregate in (request.aggregates if plan.sums else ())
     )
     values = {
         "items": contract.items,

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dphist.certificate.aggregates import aggregates_of
 from dphist.certificate.numbers import shared_part, sums_facts
 from dphist.certificate.proof import with_lower_threshold
-from dphist.certificate.request import request_of
+from dphist.certificate.request import AnyRequest
 from dphist.certificate.schema import (
     Booking,
     Counts,
@@ -33,7 +32,7 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def counts_of(plan: Plan, request: Mapping[str, Any], offset: float | None, decimals: int | None = None) -> Counts:
+def counts_of(plan: Plan, request: AnyRequest, offset: float | None, decimals: int | None = None) -> Counts:
     if plan.mechanism == "rounds":
         return Counts(standard_error=None, decimals=decimals)
     threshold = with_lower_threshold(plan, request).threshold
@@ -41,7 +40,7 @@ def counts_of(plan: Plan, request: Mapping[str, Any], offset: float | None, deci
         standard_error=plan.total_noise,
         covariance=shared_part(plan),
         offset=offset,
-        lower_threshold=request.get("lower-threshold", 1),
+        lower_threshold=request.lower_threshold,
         greater_than=None if math.isinf(threshold) else threshold + (offset or 0.0),
         decimals=decimals,
     )
@@ -49,7 +48,7 @@ def counts_of(plan: Plan, request: Mapping[str, Any], offset: float | None, deci
 
 def statement_of(
     plan: Plan,
-    request: Mapping[str, Any],
+    request: AnyRequest,
     *,
     private: bool,
     offset: float | None,
@@ -60,7 +59,7 @@ def statement_of(
     decimals: int | None = None,
 ) -> Statement:
     """The certificate without the facts about its output, which follow when it is written."""
-    sums = sums_facts(plan, aggregates_of(request)) if plan.sums and findings is None else None
+    sums = sums_facts(plan, request.aggregates) if plan.sums and findings is None else None
     kinds = tuple[SumFacts | MeanFacts | VectorFacts, ...]
     return Statement(
         format=FORMAT,
@@ -69,7 +68,7 @@ def statement_of(
         private=private,
         guarantee=guarantee_facts(plan, request) if private else None,
         caveats=caveats_of(plan, request),
-        request=request_of(request),
+        request=request,
         plan=plan_part(plan),
         counts=counts_of(plan, request, offset, decimals),
         findings=UNSET if findings is None else findings,

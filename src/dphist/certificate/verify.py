@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
@@ -318,7 +318,7 @@ class _Examination:
         if decimals is not None and (values != np.round(values, decimals)).any():
             self.problems.append("a count has more decimals than the certificate states")
         offset = release.stated.counts.offset or 0.0
-        if values.size and not is_difference(plan, release.asked):
+        if values.size and not is_difference(plan, release.request):
             spare = offset if isinstance(release.request, SketchRequest) else 0.0
             self.largest_count = float(values.max()) - spare
         if plan.noise.in_rounds:
@@ -330,7 +330,7 @@ class _Examination:
 
     def _check_threshold(self, release: _Claim, values: NDArray[Any], offset: float) -> None:
         plan, request, decimals = release.plan, release.request, release.stated.counts.decimals
-        threshold = with_lower_threshold(plan, release.asked).threshold + offset
+        threshold = with_lower_threshold(plan, release.request).threshold + offset
         if math.isfinite(threshold):
             slack = rounding_step(decimals) / 2.0
             # Counts were compared in whole steps and then written as decimals: allow for the last digit.
@@ -388,7 +388,7 @@ class _Examination:
         if (stated.findings is not UNSET) != plan.noise.in_rounds:
             self.problems.append("the certificate's findings do not follow from its plan")
         due = statement_of(
-            plan, release.asked, private=self.private, offset=offset, version=stated.dphist,
+            plan, release.request, private=self.private, offset=offset, version=stated.dphist,
             created=stated.created, findings=stated.findings or None, decimals=release.due_decimals,
         )  # fmt: skip
         # Its delta was compared before, except for the last digits.
@@ -407,10 +407,6 @@ class _Claim:
     stated: Statement
     plan: Plan
     table: Any
-    asked: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "asked", self.request.to_dict())
 
     @property
     def request(self) -> EventsRequest | SketchRequest | HistogramRequest:
@@ -418,7 +414,7 @@ class _Claim:
 
     @property
     def count_name(self) -> str:
-        return count_column(self.asked, self.table)
+        return count_column(self.request, self.table)
 
     @property
     def due_decimals(self) -> int | None:
@@ -435,7 +431,7 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
     # Without a mechanism in the request, the better kind of noise was planned.
     if request.mechanism != "best" and (request.mechanism == "laplace") != (plan.mechanism == "laplace"):
         return False
-    if plan.lower_threshold != with_lower_threshold(plan, request.to_dict()).lower_threshold:
+    if plan.lower_threshold != with_lower_threshold(plan, request).lower_threshold:
         return False
     limit, top = request.max_items_per_user, request.top
     limited = limit is not None and contract.items >= min(limit, contract.nonzero)
@@ -472,12 +468,9 @@ def _fits_counts(plan: Plan, request: SketchRequest | HistogramRequest) -> bool:
         return False
     if isinstance(request, HistogramRequest):
         return not plan.sums and not plan.noise.public
-    asked = request.to_dict()
-    more = {name: asked[name] for name in ("count-name", "round", "dataset", "seed") if name in asked}
-    return (
-        sketch_problem(plan, request.sketch_size) is None
-        and sketch_request(plan, request.sketch_size, None) | more == asked
-    )
+    more = {name: getattr(request, name) for name in ("count_name", "round", "dataset", "seed")}
+    due = sketch_request(plan, request.sketch_size, **more)
+    return sketch_problem(plan, request.sketch_size) is None and due == request
 
 
 def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:

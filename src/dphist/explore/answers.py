@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.certificate.numbers import half_width
+from dphist.certificate.request import request_for_plan
 from dphist.display import count_items, figure, plain_number
 from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
@@ -101,7 +102,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     expected, released, shares = expect(plan, population, question) if ahead is None else _from(ahead, population)
     options = {name.replace("_", "-"): value for name, value in _release_keywords(question).items()}
     summary = summarize(
-        plan, options, items=round(released), largest=float(population.counts.max(initial=0.0)),
+        plan, request_for_plan(options), items=round(released), largest=float(population.counts.max(initial=0.0)),
         findings=None if ahead is None else ahead.findings, margins=None if ahead is None else ahead.margins,
     )  # fmt: skip
     headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])

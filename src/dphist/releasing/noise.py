@@ -388,6 +388,6 @@ class Job:
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""
         return replace(
-            release, request=self.request.to_dict(), receipt=self.receipt,
+            release, request=self.request.recorded(), receipt=self.receipt,
             decimals=0 if self.request.round else count_decimals(self.plan),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from dphist.certificate.request import LARGEST_WHOLE, Asked, Column, is_query
+from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
 from dphist.counting.task import Events, Value, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
@@ -318,6 +318,10 @@ class Request(Asked):
         # The guarantee depends on whether the input is a query, so that is recorded under any name.
         return {**data, "input": f"{name} ({data['input']})" if is_query(data["input"]) else name}
 
+    def recorded(self) -> AnyRequest:
+        """The request as the certificate has it."""
+        return request_of(self.to_dict())
+
 
 @dataclass(frozen=True)
 class Option:
@@ -379,7 +383,7 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
 
 
-def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None) -> None:
+def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str | None) -> None:
     """Raise `InvalidParameter` for a ledger without a dataset, or with a seed."""
     if (ledger is None) != (dataset is None):
         raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist import __version__
-from dphist.certificate.request import MARGIN
+from dphist.certificate.request import MARGIN, AnyRequest, HistogramRequest, SketchRequest
 from dphist.certificate.schema import Findings, Statement
 from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
 from dphist.certificate.statement import now, statement_of
@@ -136,7 +136,7 @@ class Release:
     form: Form = ARROW
     offset: float | None = None
     added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    request: Mapping[str, Any] = field(default_factory=dict)
+    request: AnyRequest = field(default_factory=HistogramRequest)
     input_form: Form | None = None
     written: Any = None
     sums: tuple[NDArray[np.float64], ...] = ()
@@ -296,7 +296,7 @@ class Release:
     def summary(self) -> Summary:
         """How many items were released, how exact and how private they are, as facts and in words."""
         # A count of a sketch may exceed the number of users by up to the offset.
-        spare = (self.offset or 0.0) if "sketch" in self.request else 0.0
+        spare = (self.offset or 0.0) if isinstance(self.request, SketchRequest) else 0.0
         return summarize(
             self.plan, self.request, items=len(self),
             largest=float(self.counts.max()) - spare if self.counts.size else None,
@@ -324,14 +324,14 @@ class Release:
         """The first rows as a text table, and how many more there are."""
         if not len(self):
             hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
-            return hint if self.request.get("types") == "text" else ""
+            return hint if self.request.types == "text" else ""
         head, *rows = self._first_rows()
         return "\n".join([text_grid(head, rows, left=len(self.names.items)), *self._below_table()])
 
     def _below_table(self) -> list[str]:
         """How many more rows there are, and what the intervals do not cover."""
         more = [f"... and {len(self) - ROWS_SHOWN:,} more"] if len(self) > ROWS_SHOWN else []
-        has_intervals = self.request.get("interval") is not None and self.summary.limit_leaves_out
+        has_intervals = self.request.interval is not None and self.summary.limit_leaves_out
         return [*more, *([INTERVALS_OF_NOISE] if has_intervals else [])]
 
     def __repr__(self) -> str:

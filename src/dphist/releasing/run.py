@@ -282,7 +282,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
         sums=request.bounds, weights=request.weights or None,
         mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip
-    return with_lower_threshold(certify_again(plan), request.to_dict())
+    return with_lower_threshold(certify_again(plan), request.recorded())
 
 
 # 5. Count.

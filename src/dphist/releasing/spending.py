@@ -32,6 +32,7 @@ from pyarrow import ArrowException, ipc
 
 from dphist.certificate.cells import digest_of_values
 from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
+from dphist.certificate.request import SketchRequest as RecordedSketch
 from dphist.certificate.schema import output_of
 from dphist.certificate.text import parse_certificate, same_json
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
@@ -180,16 +181,19 @@ def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
 class SketchRequest:
     """The parts of a `Request` that booking a sketch needs."""
 
-    recorded: Mapping[str, Any]
+    options: RecordedSketch
     ledger: str | os.PathLike[str] | None
     dataset: str | None
     id: None = None
 
     def __post_init__(self) -> None:
-        check_booking(self.ledger, self.dataset, self.recorded.get("seed"))
+        check_booking(self.ledger, self.dataset, self.options.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.recorded, **({} if self.dataset is None else {"dataset": self.dataset})}
+        return self.options.to_dict()
+
+    def recorded(self) -> RecordedSketch:
+        return self.options
 
 
 @dataclass
@@ -216,7 +220,7 @@ class Attempt:
     def book(self, planned: Plan) -> None:
         """Book the release durably, or raise an error that states the remaining budget."""
         recorded = self.request.to_dict()
-        promised = _rehearse_certificate(planned, recorded)
+        promised = _rehearse_certificate(planned, self.request)
         if self.request.ledger is None:
             return
         assert self.request.dataset is not None
@@ -316,15 +320,18 @@ class Attempt:
         return {**facts, "summary": summary}
 
 
-def _rehearse_certificate(plan: Plan, recorded: Mapping[str, Any]) -> Any:
+def _rehearse_certificate(plan: Plan, request: Request | SketchRequest) -> Any:
     """The guarantee as the certificate will state it; an error, before anything is booked, if it cannot."""
     from dphist import __version__
     from dphist.certificate.proof import plan_of
+    from dphist.certificate.schema import decode
     from dphist.certificate.statement import now, statement_of
 
     try:
-        stated = statement_of(plan, recorded, private=True, offset=None, version=__version__, created=now())
-        plan_of(stated.plan)
+        stated = statement_of(
+            plan, request.recorded(), private=True, offset=None, version=__version__, created=now()
+        )
+        plan_of(decode(stated.to_dict()).plan)
     except (ArithmeticError, ValueError):
         what = "the bounds of a sum are too large, or have too many digits"
         raise InvalidParameter(what if plan.sums else "a certificate cannot state this request") from None
@@ -598,6 +605,6 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, stated.private,
         Names(items, request.count_name), offset=stated.counts.offset, added=numbers,
-        request=stated.request.to_dict(), written=written, findings=stated.findings or None,
+        request=stated.request, written=written, findings=stated.findings or None,
         receipt=document["booking"], created=stated.created, decimals=stated.counts.decimals,
     )  # fmt: skip

@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.certificate.aggregates import aggregates_of, sums_with_noise
+from dphist.certificate.aggregates import sums_with_noise
 from dphist.certificate.numbers import count_decimals, half_width, sum_error
 from dphist.certificate.proof import is_difference
+from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest
 from dphist.certificate.schema import Findings
 from dphist.certificate.sentences import caveats, conditions
 from dphist.display import count_items, figure, fill, join_words, plain_number
@@ -93,7 +94,7 @@ class Summary:
 
 def summarize(
     plan: Plan,
-    request: Mapping[str, Any],
+    request: AnyRequest,
     *,
     items: int,
     largest: float | None,
@@ -122,7 +123,7 @@ def summarize(
 
 
 def _with_warnings(
-    plan: Plan, request: Mapping[str, Any], verdict: Verdict, notes: list[str], *, private: bool
+    plan: Plan, request: AnyRequest, verdict: Verdict, notes: list[str], *, private: bool
 ) -> Callable[..., Summary]:
     """A summary with its budget, its verdict and its warnings, the most important ones first."""
     of_budget = verdict.warnings if private else ()
@@ -136,7 +137,7 @@ def _with_warnings(
 
 def _of_rounds(
     plan: Plan,
-    request: Mapping[str, Any],
+    request: AnyRequest,
     findings: Findings,
     margins: NDArray[Any] | None,
     *,
@@ -144,7 +145,7 @@ def _of_rounds(
     largest: float | None,
     private: bool,
 ) -> Summary:
-    verdict, public = verdict_of(plan.budget, largest), "items" in request
+    verdict, public = verdict_of(plan.budget, largest), request.items is not None
     most = int(plan.contract.items)
     margin = 0.0 if margins is None or not margins.size else float(np.median(margins))
     hidden = None if public else findings.needed
@@ -154,7 +155,7 @@ def _of_rounds(
     if hidden is not None and items <= _FEW:
         how_many = f"Only {count_items(items)} passed" if items else "No item passed"
         tries = ["data of more users", "coarser items (such as categories, or days instead of seconds)"]
-        tries += ["a larger ε or the goal keys" if request.get("goal") != "keys" else "a larger ε"]
+        tries += ["a larger ε or the goal keys" if request.goal != "keys" else "a larger ε"]
         why_few = (
             f"{how_many} the threshold. An item needs about {hidden:,} users to be released. To get more: "
             f"{tries[0]}, {tries[1]}, {tries[2]}."
@@ -189,8 +190,8 @@ def _margins_in_words(margins: NDArray[Any] | None) -> str:
     return f"±{figure(usual)} for half of the counts (95 %); ±{figure(most)} at most, see the column margin"
 
 
-def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
-    top = request.get("top")
+def _headline(plan: Plan, request: AnyRequest, items: int) -> str:
+    top = request.top
     if top is not None and items < top:
         return f"{items:,} of at most {count_items(top)} stood out"
     if plan.noise.public:
@@ -198,12 +199,12 @@ def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
     return f"{count_items(items)} released"
 
 
-def _margin_words(plan: Plan, request: Mapping[str, Any]) -> str:
+def _margin_words(plan: Plan, request: AnyRequest) -> str:
     """The 95 % margin of every kind of number that is published."""
     parts = [f"±{figure(_two_digits(half_width(plan, LEVEL)))} per count"]
     parts += dict.fromkeys(
         f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {aggregate.label}"
-        for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
+        for aggregate, noise in sums_with_noise(plan, request.aggregates)
         if aggregate.kind != "mean"
     )
     words = f"{join_words(parts)} (95 %)"
@@ -221,37 +222,37 @@ def _two_digits(number: float) -> float:
     return float(f"{math.ceil(number / step - 1e-9) * step:.2g}")
 
 
-def _hidden_below(plan: Plan, request: Mapping[str, Any]) -> int | None:
+def _hidden_below(plan: Plan, request: AnyRequest) -> int | None:
     """The smallest number of users for which an item is released with probability 1/2."""
     if plan.noise.public:
         return None
-    return count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
+    return count_noise(plan.noise).passing_count(0.5) + request.lower_threshold - 1
 
 
-def _hidden_words(plan: Plan, request: Mapping[str, Any], hidden: int | None) -> str:
+def _hidden_words(plan: Plan, request: AnyRequest, hidden: int | None) -> str:
     if hidden is None:
         return "nothing: every item of the list is released"
     if plan.releases_offset or is_difference(plan, request):
         return (
             f"items with fewer than {hidden:,} users more than the item of rank {plan.contract.nonzero + 1:,.0f}"
         )
-    if "sketch" in request:
+    if isinstance(request, SketchRequest):
         return f"items with fewer than {hidden:,} in the sketch"
     counted = "counted users" if _drops(plan, request) else "users"
     return f"items with fewer than {hidden:,} {counted}"
 
 
-def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
+def _drops(plan: Plan, request: AnyRequest) -> bool:
     """Whether a limit is applied that can leave items of a user out."""
     nonzero = plan.contract.max_nonzero
-    top_k = "top" in request and nonzero is not None
+    top_k = request.top is not None and nonzero is not None
     whole_list = plan.noise.public and plan.contract.items == nonzero
-    return "max-items-per-user" in request and not top_k and not whole_list
+    return request.max_items_per_user is not None and not top_k and not whole_list
 
 
-def _limit_words(plan: Plan, request: Mapping[str, Any]) -> str:
+def _limit_words(plan: Plan, request: AnyRequest) -> str:
     limit = plan.contract.items
-    if not request:
+    if isinstance(request, HistogramRequest):
         return f"{count_items(limit)} per user, as declared by the caller"
     if not _drops(plan, request):
         return "none: every item of every user counts"
@@ -261,22 +262,22 @@ def _limit_words(plan: Plan, request: Mapping[str, Any]) -> str:
     )
 
 
-def _may_reduce(plan: Plan, request: Mapping[str, Any]) -> bool:
+def _may_reduce(plan: Plan, request: AnyRequest) -> bool:
     """Whether the count of rank K + 1 may have been subtracted from all counts and is not released."""
     return bool(caveats(plan, request, ["reduced", "perhaps-reduced"]))
 
 
-def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | None) -> str:
+def _why_few(plan: Plan, request: AnyRequest, items: int, hidden: int | None) -> str:
     """Why there are so few items, and what to try."""
     # A release that is as large as it may be has no lack of items that the threshold could explain.
-    if hidden is None or items > _FEW or items >= request.get("top", plan.contract.nonzero):
+    if hidden is None or items > _FEW or items >= (request.top or plan.contract.nonzero):
         return ""
     if plan.releases_offset or is_difference(plan, request):
         rank = f"{plan.contract.nonzero + 1:,.0f}"
         why = f"An item is released if it has about {hidden:,} users more than the item of rank {rank}."
         # A larger top subtracts a smaller count, and a smaller top needs less noise: which is better is secret.
         other = "a larger or a smaller top" if plan.contract.nonzero > 1 else "a larger top"
-        tries = [*([other] if "top" in request else []), "data of more users", "a larger ε"]
+        tries = [*([other] if request.top is not None else []), "data of more users", "a larger ε"]
     else:
         why = f"An item needs about {hidden:,} users to be released."
         if _may_reduce(plan, request):
@@ -296,14 +297,14 @@ def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | N
 
 
 def column_digits(
-    plan: Plan, request: Mapping[str, Any], counts: NDArray[Any], columns: Mapping[str, NDArray[Any]]
+    plan: Plan, request: AnyRequest, counts: NDArray[Any], columns: Mapping[str, NDArray[Any]]
 ) -> dict[str, int]:
     """Decimals to show of each column of numbers: as many as its own error justifies. Whole numbers have none."""
     # Means of large items are more precise: one item in ten is larger than this.
     typical = max(1.0, float(np.quantile(counts, 0.9))) if plan.sums and counts.size else 1.0
     errors = {
         aggregate.name: noise.sigma / typical if aggregate.kind == "mean" else sum_error(plan, noise)
-        for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
+        for aggregate, noise in sums_with_noise(plan, request.aggregates)
     }
 
     def digits_of(name: str, values: NDArray[Any]) -> int:

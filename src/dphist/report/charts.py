@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from dphist.certificate.request import request_for_plan
 from dphist.display import figure, printable, upper_figure
 from dphist.errors import InvalidParameter, package
 from dphist.planning.compare import Comparison, frontiers
@@ -392,7 +393,7 @@ def plan_chart(plan: Plan) -> Chart:
     more = f"At ε = {budget.epsilon:g} it is {upper_figure(delta, 6)}, within the budget of {budget.delta:g}."
     parts = [curve_chart("profile", curve_of(plan), [Mark("budget", budget.epsilon, delta)], more)]
     # A request that is not empty: a plan does not say whether counts will be reduced.
-    selection = selection_of(plan, {"epsilon": budget.epsilon})
+    selection = selection_of(plan, request_for_plan({"epsilon": budget.epsilon, "delta": budget.delta}))
     if selection is not None:
         parts.append(_probability(selection))
     title = f"{plan.mechanism}, ε = {budget.epsilon:g}, δ = {budget.delta:g}"
@@ -472,7 +473,7 @@ def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart
 
 
 def release_chart(release: Release) -> Chart:
-    rows = rows_of(release.to_arrow(), release.plan, release.document())
+    rows = rows_of(release.to_arrow(), release.plan, release.request, release.decimals)
     if not rows.total:
         raise InvalidParameter("the release is empty: there is nothing to draw")
     drawn = counts_chart(rows, 20)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,7 +19,7 @@ from dphist.accounting.profile import certified_delta
 from dphist.certificate.numbers import half_width, rounding_step
 from dphist.certificate.proof import is_difference, is_perhaps_reduced, plan_of
 from dphist.certificate.reading import match_values, read_certificate
-from dphist.certificate.request import MARGIN, count_column, recorded_options
+from dphist.certificate.request import MARGIN, AnyRequest, SketchRequest, count_column
 from dphist.certificate.schema import Findings, decode
 from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
@@ -148,10 +149,9 @@ def digits_of(spread: float) -> int:
     return max(0, 1 - math.floor(math.log10(spread)))
 
 
-def rows_of(table: Any, plan: Plan, document: Mapping[str, Any]) -> Rows:
+def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -> Rows:
     """The rows of a release from its Arrow table."""
-    request, decimals = recorded_options(document), document["counts"]["decimals"]
-    name, asked = count_column(request, table), request.get("interval")
+    name, asked = count_column(request, table), request.interval
     place, in_rounds = table.column_names.index(name), plan.noise.in_rounds
     numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
     counts, level = numbers[name], float(asked or LEVEL)
@@ -222,14 +222,14 @@ def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
     return tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in numbers)
 
 
-def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
+def counts_kind(plan: Plan, request: AnyRequest) -> CountsKind:
     if plan.noise.in_rounds:
         return "estimates"
     if is_difference(plan, request):
         return "differences"
     if is_perhaps_reduced(plan, request):
         return "perhaps_reduced"
-    return "sketch" if "sketch" in request else "users"
+    return "sketch" if isinstance(request, SketchRequest) else "users"
 
 
 @dataclass(frozen=True)
@@ -263,13 +263,13 @@ class Selection:
         }
 
 
-def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = None) -> Selection | None:
+def selection_of(plan: Plan, request: AnyRequest, decimals: int | None = None) -> Selection | None:
     """None if every item is released, or in rounds, where it depends on what is found."""
     if math.isinf(plan.threshold) or plan.noise.in_rounds:
         return None
     # If a user limit replaces the top-k step, nothing is subtracted.
-    relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
-    asked = int(request.get("lower-threshold", 1))
+    relative = (plan.releases_offset or request.top is not None) and plan.contract.max_nonzero is not None
+    asked = request.lower_threshold
     lower = 1 if relative else asked
     law, spread = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
     middle = plan.noise.threshold + lower - 1
@@ -279,7 +279,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = 
     errors = selection_errors(plan, counts, lower, decimals=decimals)
     points = zip(counts.tolist(), *(values.tolist() for values in errors), strict=True)
     axis = "true number of users counted"
-    if "sketch" in request:
+    if isinstance(request, SketchRequest):
         axis = "counter of the sketch"
     elif relative:
         # With a lower threshold, at least `asked - 1` is subtracted.
@@ -287,7 +287,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any], decimals: int | None = 
         axis = f"true count minus that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
     elif is_perhaps_reduced(plan, request):
         axis = "true count, minus what was subtracted from all"
-    top = request.get("top")
+    top = request.top
     return Selection(
         tuple(points), unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
         largest=top if isinstance(top, int) and plan.contract.max_nonzero is None else None,
@@ -370,10 +370,10 @@ class Rounds:
         }
 
 
-def rounds_of(noise: RoundsNoise, findings: Findings, request: Mapping[str, Any]) -> Rounds:
+def rounds_of(noise: RoundsNoise, findings: Findings, request: AnyRequest) -> Rounds:
     public, alone, *in_rounds = findings.found
     steps = []
-    if noise.listed or "known" in request:
+    if noise.listed or request.known is not None:
         steps.append(Step("public list" if noise.listed else "known in advance", public))
     if noise.alone is not None:
         steps.append(Step("users with one item", alone, noise.alone.threshold, noise.alone.sigma))
@@ -427,10 +427,9 @@ class Facts:
     def private(self) -> bool:
         return self.verified.private
 
-    @property
-    def request(self) -> Mapping[str, Any]:
-        """Empty for a histogram."""
-        return recorded_options(self.document)
+    @cached_property
+    def request(self) -> AnyRequest:
+        return decode(self.document).request
 
     @property
     def delta_certified(self) -> float:
@@ -485,8 +484,8 @@ def refuse_unverified(verified: Verification) -> None:
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
     stated = decode(document)
-    plan, request = plan_of(stated.plan), stated.request.to_dict()
-    kind, rows = counts_kind(plan, request), rows_of(table, plan, document)
+    plan, request = plan_of(stated.plan), stated.request
+    kind, rows = counts_kind(plan, request), rows_of(table, plan, request, stated.counts.decimals)
     findings, rounds = stated.findings or None, None
     if isinstance(plan.noise, RoundsNoise) and findings is not None:
         rounds = rounds_of(plan.noise, findings, request)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from dphist import __version__
-from dphist.certificate.aggregates import aggregates_of
 from dphist.certificate.numbers import half_width
+from dphist.certificate.request import AnyRequest, EventsRequest, HistogramRequest, SketchRequest
 from dphist.certificate.sentences import (
     NO_GUARANTEE,
     caveats,
@@ -174,7 +176,7 @@ _COUNTS: Final = {
 
 
 def count_words(facts: Facts) -> CountWords:
-    plan, lower = facts.plan, facts.request.get("lower-threshold", 1)
+    plan, lower = facts.plan, facts.request.lower_threshold
     what, limited = ", ".join(facts.rows.items), facts.summary.limit_leaves_out
     # With a lower threshold, at least `lower - 1` is subtracted.
     least = f" (or {lower - 1:,} users, if that is more)" if lower > 1 else ""
@@ -191,7 +193,7 @@ def count_words(facts: Facts) -> CountWords:
 
 def _also_released(facts: Facts) -> str:
     """The sums and means that are released with the counts."""
-    sums = aggregates_of(facts.request) if facts.plan.sums else ()
+    sums = facts.request.aggregates if facts.plan.sums else ()
     names = dict.fromkeys(
         f"the vector {one.vector}" if one.vector else f"the {one.kind} of {one.column}" for one in sums
     )
@@ -224,13 +226,14 @@ def _about(facts: Facts) -> dict[str, str]:
     about = {"counted": f"users per {', '.join(facts.rows.items)}{f', with {also}' if also else ''}"}
     if facts.kind not in ("users", "estimates"):
         about["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
-    if "sketch" in request:
-        about["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
-    elif not request:
+    if isinstance(request, SketchRequest):
+        about["source"] = f"a sketch ({request.sketch}) with {request.sketch_size:,} counters"
+    elif isinstance(request, HistogramRequest):
         about["source"] = "counts that were computed elsewhere"
+    asked = request.to_dict()
     for key in ("input", "table", "query", "where", "user", "items", "known", "goal", "dataset"):
-        if key in request:
-            value = request[key]
+        if key in asked:
+            value = asked[key]
             about["source" if key == "input" else key] = (
                 ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             )
@@ -257,7 +260,7 @@ def _rows_notes(facts: Facts) -> list[str]:
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
     """At most three warnings and notes for the top: a weak budget, doubtful margins, why there are few items."""
-    summary, top = facts.summary, facts.request.get("top")
+    summary, top = facts.summary, facts.request.top
     few = summary.why_few
     if not few and top is not None and facts.rows.total < top:
         few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
@@ -277,7 +280,7 @@ def _promise(facts: Facts) -> list[str]:
     if not facts.private:
         return [_SEEDED]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
-    limit = None if facts.request else facts.plan.contract.items
+    limit = None if not isinstance(facts.request, HistogramRequest) else facts.plan.contract.items
     return [_guarantee(facts), *promise(facts.plan.budget, limit)]
 
 
@@ -349,7 +352,11 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     if not facts.private:
         return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
-    whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
+    whose = (
+        ""
+        if not isinstance(facts.request, HistogramRequest)
+        else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
+    )
     level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request).conditions
     uncovered = [
         "Other releases of the same data: what they reveal about a person adds up.",
@@ -412,8 +419,8 @@ def _limits(facts: Facts) -> list[str]:
     sentences = caveats(facts.plan, _request_with_effect(facts), _LIMITS)
     sentences += _selection_notes(facts)[:-1] if facts.selection else _selection_notes(facts)
     sentences += _total(facts)
-    if facts.request and "sketch" not in facts.request:
-        missing = "a user" if facts.request.get("null-items") else "a user or an item"
+    if isinstance(facts.request, EventsRequest):
+        missing = "a user" if facts.request.null_items else "a user or an item"
         hidden = "items not on the list" if _listed(facts) else "users whose items are all below the threshold"
         sentences.append(f"Not counted: rows without {missing}, and {hidden}.")
     return sentences
@@ -429,12 +436,13 @@ def list_uncovered(facts: Facts) -> list[str]:
     ]
 
 
-def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
+def _request_with_effect(facts: Facts) -> AnyRequest:
     """The request without a user limit that leaves nothing out because the public list is no longer than it."""
     contract = facts.plan.contract
-    if facts.plan.mechanism != "known-domain" or contract.items != contract.max_nonzero:
+    whole = facts.plan.noise.public and contract.items == contract.max_nonzero
+    if not whole or not isinstance(facts.request, EventsRequest):
         return facts.request
-    return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
+    return replace(facts.request, max_items_per_user=None)
 
 
 def _listed(facts: Facts) -> bool:
@@ -549,7 +557,7 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
         label, meaning = "Counts at most", "The analysis assumes that at most this many counts are not zero."
         if plan.mechanism == "known-domain":
             label = "Items of the public list"
-        elif "top" in facts.request:
+        elif facts.request.top is not None:
             label, meaning = "Largest counts", "At most this many counts are released; the next one is subtracted."
         numbers.append((label, f"{plan.contract.max_nonzero:,}", meaning))
     for one in facts.document.get("sums", ()):

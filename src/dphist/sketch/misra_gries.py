@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dphist.certificate.numbers import added_columns, count_decimals
 from dphist.certificate.proof import certify_again, sketch_problem
-from dphist.certificate.request import sketch_request
+from dphist.certificate.request import recordable_seed, sketch_request
 from dphist.counting.columns import release_order, take_rows
 from dphist.counting.frames import TEXT
 from dphist.errors import InvalidParameter, positive_count
@@ -212,10 +212,9 @@ class MisraGries:
         if problem is not None:
             raise InvalidParameter(problem)
         target = output if output is None or isinstance(output, Target) else target_of(output)
-        recorded = sketch_request(certified, self._k, seed)
-        # Defaults are not recorded.
-        recorded |= {} if count_name == "count" else {"count-name": count_name}
-        recorded |= {"round": True} if rounded else {}
+        recorded = sketch_request(
+            certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=rounded, dataset=dataset
+        )
         request = SketchRequest(recorded, ledger, dataset)
         # Before anything is booked or drawn.
         if target is not None:
@@ -234,9 +233,7 @@ class MisraGries:
             counts, _ = added_columns(
                 noisy.counts, certified, names.count, error=False, interval=None, decimals=decimals, whole=rounded
             )
-            result = replace(
-                noisy, counts=counts, decimals=decimals, request=request.to_dict(), receipt=attempt.receipt
-            )
+            result = replace(noisy, counts=counts, decimals=decimals, request=recorded, receipt=attempt.receipt)
             attempt.release = result
             if target is not None:
                 written = write_release(
