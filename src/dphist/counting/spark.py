@@ -35,17 +35,7 @@ from dphist.counting.sql import (
     require_columns,
     sum_names,
 )
-from dphist.counting.task import (
-    FINE_LIMIT,
-    Choice,
-    Events,
-    Progress,
-    Resources,
-    RoundsTask,
-    Secret,
-    Task,
-    Value,
-)
+from dphist.counting.task import FINE_LIMIT, Choice, Events, Progress, Resources, RoundsTask, Secret, Task, Value
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
 

@@ -29,13 +29,7 @@ import pyarrow as pa
 
 from dphist.errors import DphistError, InputError
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
-from dphist.outputs.certificate_text import (
-    LARGEST_CERTIFICATE,
-    output_of,
-    parse_certificate,
-    same_json,
-    types_of,
-)
+from dphist.outputs.certificate_text import LARGEST_CERTIFICATE, output_of, parse_certificate, same_json, types_of
 from dphist.outputs.formats import ESCAPES, PACKED, digest_of_values, read_text, restore_column
 from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest

@@ -16,14 +16,7 @@ from scipy import special
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
 from dphist.planning.estimate import Estimates
-from dphist.planning.utility import (
-    added_columns,
-    count_decimals,
-    half_width,
-    rounded,
-    rounding_step,
-    shared_part,
-)
+from dphist.planning.utility import added_columns, count_decimals, half_width, rounded, rounding_step, shared_part
 from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
 from dphist.releasing.request import MARGIN, Request
 

@@ -30,13 +30,7 @@ from dphist.outputs.write import check_formulas, write_release
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.document import NO_GUARANTEE, Findings, document_of, guarantee, not_covered, now
 from dphist.releasing.request import MARGIN
-from dphist.releasing.summary import (
-    INTERVALS_OF_NOISE,
-    NOT_PRIVATE,
-    Summary,
-    column_digits,
-    summarize,
-)
+from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
 from dphist.signatures import signer_of
 
 ROWS_SHOWN: Final = 10

@@ -16,13 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import count_items, figure, fill, join_words, plain_number
-from dphist.planning.utility import (
-    Verdict,
-    count_decimals,
-    count_noise,
-    half_width,
-    verdict_of,
-)
+from dphist.planning.utility import Verdict, count_decimals, count_noise, half_width, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
 from dphist.releasing.document import Findings, caveats, conditions, is_difference

@@ -14,14 +14,7 @@ from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import guess_words, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, RoundsNoise
 from dphist.releasing.aggregates import aggregates_of
-from dphist.releasing.document import (
-    NO_GUARANTEE,
-    caveats,
-    conditions,
-    guarantee,
-    guarantee_facts,
-    not_covered,
-)
+from dphist.releasing.document import NO_GUARANTEE, caveats, conditions, guarantee, guarantee_facts, not_covered
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 
