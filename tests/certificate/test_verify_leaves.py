@@ -25,7 +25,7 @@ STATED: set[Place] = {
     ("request", "items"), ("booking", "ledger"), ("booking", "entry"), ("booking", "hash"),
 }  # fmt: skip
 # Options that select rows or guide the search for a plan. They may also be removed.
-WISHES = ("where", "null-items", "mechanism", "minimize", "weight")
+WISHES = ("where", "null-items", "mechanism", "goal", "minimize", "weight")
 # In these formats columns are text, and the certificate gives their types; only types of numbers are checked.
 TEXT_KINDS = ("csv", "tsv", "jsonl", "duckdb", "sqlite")
 
@@ -94,6 +94,8 @@ def is_stated(place: Place, value: Any, document: dict[str, Any]) -> bool:
         return isinstance(value, list | int) and not isinstance(value, bool)
     if place[:2] in {("findings", "needed"), ("findings", "reason"), ("findings", "limit")}:
         return True
+    if place == ("request", "interval"):  # margins follow from numbers that are not published
+        return "findings" in document and isinstance(value, float) and 0.0 < value < 1.0
     if place == ("findings", "found"):
         return bool(sum(value) == sum(document["findings"]["found"]))
     return place in STATED or (place[0] == "request" and place[1] in WISHES)

@@ -299,6 +299,10 @@ def test_a_quoted_row_across_the_parts_of_a_large_csv_changes_no_other_row(
     for number, row in enumerate((b"", odd)):
         path = tmp_path / f"{number}.csv"
         path.write_bytes(b"user,item,pad\n" + before + row + after)
-        counts.append(histogram(engine, task(path, max_items_per_user=1)))
+        if number and is_spark(engine):  # where each line is a row
+            with pytest.raises(InputError, match="a line break in a quoted value"):
+                histogram(engine, task(path, max_items_per_user=1))
+        else:
+            counts.append(histogram(engine, task(path, max_items_per_user=1)))
     assert counts[0] == {"i0": 664 + 900, "i1": 663, "i2": 663}
-    assert counts[1] in (counts[0], {**counts[0], "q": 1})
+    assert is_spark(engine) or counts[1] in (counts[0], {**counts[0], "q": 1})

@@ -501,8 +501,12 @@ class Law(NamedTuple):
 
 
 @cache
-def _draws(variance: Fraction) -> Law:
-    reach = math.ceil(BOX * math.sqrt(variance))
+def _draws(variance: Fraction, moved: int = 0) -> Law:
+    """The law in the box of a draw and of one `moved` by so much.
+
+    Where only one of the two is above 0 the loss would be infinite, however likely the moved draw is there.
+    """
+    reach = math.ceil(BOX * math.sqrt(variance)) + moved
     xs = np.arange(-reach, reach + 1)
     weights = np.exp(-(xs.astype(float) ** 2) / (2 * float(variance)))
     return Law(-reach, weights / weights.sum())
@@ -529,18 +533,18 @@ def _outer(one: tuple[Floats, Floats], two: tuple[Floats, Floats]) -> tuple[Floa
     return p[kept], q[kept]
 
 
-def _summed(variance: Fraction, times: int) -> Law:
-    """The law of the sum of `times` draws."""
+def _summed(variance: Fraction, times: int, moved: int = 0) -> Law:
+    """The law of the sum of `times` draws, each in the box of one that is moved by so much."""
     masses = np.ones(1)
     for _ in range(times):
-        masses = np.convolve(masses, _draws(variance).masses)
+        masses = np.convolve(masses, _draws(variance, moved).masses)
     return Law(-(len(masses) // 2), masses)
 
 
 def _moves(variance: Fraction, steps: int, times: int) -> tuple[Floats, Floats]:
     """The sum of `times` draws, each moved by so many steps, and not moved: all that the likelihood depends on."""
-    law = _summed(variance, times)
-    xs = np.arange(law.low + min(0, steps * times), -law.low + max(0, steps * times) + 1)
+    law = _summed(variance, times, abs(steps))
+    xs = np.arange(law.low, -law.low + 1)
     p, q = _moved(law, steps * times, xs), _moved(law, 0, xs)
     kept = (p > LEAST) | (q > LEAST)
     return p[kept], q[kept]
@@ -550,8 +554,8 @@ def final_stage(noise: Rounds, found: int, limit: Callable[[int], int]) -> Stage
     """The outcomes of sizes and measurement if `found` of the user's items were found."""
     pairs: list[tuple[Floats, Floats]] = [(np.ones(1), np.ones(1))]
     if found:
-        law = _draws(noise.variance / noise.sizes)
-        ys = np.arange(law.low, noise.lattice - law.low + 1)
+        law = _draws(noise.variance / noise.sizes, noise.lattice)
+        ys = np.arange(law.low, -law.low + 1)
         sizes = _moved(law, noise.lattice, ys), _moved(law, 0, ys)
         chosen = np.array([limit(y) for y in ys.tolist()])
         pairs = []
@@ -726,12 +730,12 @@ def enumerated(noise: Rounds, world: World, epsilons: Sequence[float]) -> dict[f
 def _moves_with_shared(noise: Rounds, count: int, limit: int) -> tuple[Floats, Floats]:
     """All that the measurement of a public list says: the sums of the user's `count` items and of the others."""
     own, shared = noise.measure_noise(limit)
-    move, others = count * noise.measure_weight(count, limit), noise.listed - count
-    laws = [_summed(own, count), _summed(own, others)]
+    weight, others = noise.measure_weight(count, limit), noise.listed - count
+    move, laws = count * weight, [_summed(own, count, weight), _summed(own, others)]
     reach = _draws(shared)
     sides = [
         np.arange(law.low - far, law.low + len(law.masses) + far)
-        for law, far in zip(laws, (-count * reach.low + move, -others * reach.low), strict=True)
+        for law, far in zip(laws, (-count * reach.low, -others * reach.low), strict=True)
     ]
     p, q = (np.zeros((len(sides[0]), len(sides[1]))) for _ in range(2))
     for w, mass in enumerate(reach.masses, start=reach.low):

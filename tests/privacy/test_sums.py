@@ -112,7 +112,7 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
         {"max_items_per_user": 1},
         *(
             pytest.param(other, marks=pytest.mark.slow)
-            for other in ({"max_nonzero": 100}, {"top": 100}, {"items": "listed"})
+            for other in ({"max_nonzero": 100}, {"top": 100}, {"items": "listed", "max_items_per_user": 1})
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_errors_and_intervals_are_as_planned(options: dict[str, Any]) -> None:
     """
     data, runs = shop(), 16
     if "items" in options:
-        options = {"items": pa.table({"item": [f"item {i:02}" for i in range(ITEMS)]})}
+        options = {**options, "items": pa.table({"item": [f"item {i:02}" for i in range(ITEMS)]})}
     asked = {**BUDGET, **options, "sum": "total=paid:0:0.5", "mean": "average=paid:0:0.5", "interval": 0.8}
     true = np.arange(ITEMS) / 200.0
     releases = [dphist.release(data, **asked) for _ in range(runs)]

@@ -34,7 +34,7 @@ from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released, re
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 # Others cover their parts.
-SLOW = ("top-k, independent", "lower threshold", "duckdb", "booked", "laplace")
+SLOW = ("top-k, independent", "lower threshold", "exported", "booked", "laplace")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from dphist.report import facts
 from dphist.report.charts import Chart
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
+from exports import certificate_of, export
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
@@ -58,6 +59,14 @@ def sketched(folder: Path) -> Path:
     made = dphist.sketch.build(events(COUNTS), 30, user="user", item="item")
     made.release(dphist.plan(epsilon=1.0, delta=1e-6, top=30)).write(folder / "sketch.csv")
     return folder / "sketch.csv"
+
+
+def exported(folder: Path) -> Path:
+    """A table of a database, with its certificate beside the export."""
+    database = released(folder, "out.duckdb", max_items_per_user=2)
+    table = export(database, to=folder / "table.parquet")
+    certificate_of(database).rename(f"{table}.certificate.json")
+    return table
 
 
 def histogram(folder: Path) -> Path:
@@ -101,7 +110,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "booked": booked,
     "sketch": sketched,
     "histogram": histogram,
-    "duckdb": lambda folder: released(folder, "out.duckdb", max_items_per_user=2),
+    "exported": exported,
     "nothing": lambda folder: released(folder, counts={"a": 1, "b": 1}, max_items_per_user=2),
     "nothing in rounds": lambda folder: released(folder, counts={"a": 1, "b": 1}),
 }

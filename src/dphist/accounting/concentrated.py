@@ -10,14 +10,7 @@ from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.compare import delta_at
 from dphist.privacy.rounds import gaussian_cost_of_rounds, squared_mu
 from dphist.privacy.searches import fraction_up
-from dphist.privacy.types import (
-    Contract,
-    LaplaceNoise,
-    LatticeNoise,
-    Noise,
-    Plan,
-    RoundsNoise,
-)
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from dphist.certificate.cells import (
-    ESCAPE,
-    PACKED,
-    as_text,
-    encode_json,
-    json_cells,
-    parts_of,
-    texts_of,
-)
+from dphist.certificate.cells import ESCAPE, PACKED, as_text, encode_json, json_cells, parts_of, texts_of
 from dphist.errors import OutputError
 
 _PACKING: Final = 6

@@ -19,14 +19,7 @@ from flint import arb
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import (
-    normaliser,
-    rational,
-    shift_divergence,
-    tail,
-    theta_excess,
-    weights_from,
-)
+from dphist.privacy.balls import normaliser, rational, shift_divergence, tail, theta_excess, weights_from
 from dphist.privacy.exact import reach
 from dphist.privacy.types import ROUNDED_SHARE, Contract, LatticeNoise, OffsetRule, SumNoise
 

@@ -25,14 +25,7 @@ from dphist.privacy.balls import hockey_stick_normal, rational, shift_divergence
 from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
 from dphist.privacy.lattice import bits_for, upper_factor
 from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import (
-    ROUNDING,
-    Certificate,
-    LaplaceNoise,
-    LatticeNoise,
-    NeighbourCase,
-    RoundsNoise,
-)
+from dphist.privacy.types import ROUNDING, Certificate, LaplaceNoise, LatticeNoise, NeighbourCase, RoundsNoise
 
 # More draws than can differ between neighbours, in one release or in many.
 _MOST_DRAWS: Final = 1 << 64

@@ -31,13 +31,7 @@ from dphist.errors import InvalidParameter, package
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.summary import (
-    INTERVALS_OF_NOISE,
-    NOT_PRIVATE,
-    Summary,
-    column_digits,
-    summarize,
-)
+from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
 from dphist.signatures import signer_of
 
 ROWS_SHOWN: Final = 10

@@ -28,14 +28,7 @@ from dphist.errors import InputError, is_spark_frame
 from dphist.outputs.target import Target
 from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.noise import Job, noise_of_group
-from dphist.releasing.on_spark import (
-    ExecutorStep,
-    Placed,
-    SparkRelease,
-    new_key,
-    without_logging,
-    write_rows,
-)
+from dphist.releasing.on_spark import ExecutorStep, Placed, SparkRelease, new_key, without_logging, write_rows
 from dphist.releasing.result import Release
 from dphist.releasing.rounds import (
     ALONE,

@@ -39,13 +39,7 @@ from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InputError, InvalidParameter, with_keywords
 from dphist.objects import is_object
 from dphist.outputs.target import Target, local_paths, target_of
-from dphist.outputs.write import (
-    check_formulas,
-    check_target,
-    have_common_source,
-    refuse_own_input,
-    write_release,
-)
+from dphist.outputs.write import check_formulas, check_target, have_common_source, refuse_own_input, write_release
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import STREAM, Request, options
 from dphist.releasing.spending import Attempt, account_of, booked_attempt, check_ledger, composes_gaussian

@@ -23,16 +23,7 @@ from dphist.planning.compare import Comparison, frontiers
 from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.facts import (
-    Facts,
-    Rounds,
-    Rows,
-    Selection,
-    curve_of,
-    digits_of,
-    rows_of,
-    selection_of,
-)
+from dphist.report.facts import Facts, Rounds, Rows, Selection, curve_of, digits_of, rows_of, selection_of
 from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation

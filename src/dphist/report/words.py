@@ -13,14 +13,7 @@ from msgspec.structs import replace
 from dphist import __version__
 from dphist.certificate.numbers import half_width
 from dphist.certificate.request import AnyRequest, EventsRequest, HistogramRequest, SketchRequest
-from dphist.certificate.sentences import (
-    NO_GUARANTEE,
-    caveats,
-    conditions,
-    guarantee,
-    guarantee_facts,
-    not_covered,
-)
+from dphist.certificate.sentences import NO_GUARANTEE, caveats, conditions, guarantee, guarantee_facts, not_covered
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
 from dphist.privacy.types import Budget
