@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dphist.certificate.aggregates import Aggregate, Published, sums_with_noise
-from dphist.privacy.types import LaplaceNoise, Noise, Plan, SumNoise
+from dphist.privacy.types import Plan, SumNoise
 
 FloatArray = NDArray[np.float64]
 
@@ -22,14 +22,8 @@ def half_width(plan: Plan, share: float) -> float:
 
     For noise alone: released counts near the threshold are too high more often than that.
     """
-    noise, outside = plan.noise, 1.0 - share
-    if isinstance(noise, LaplaceNoise):
-        # Pr[|X| > t] = 2 q^(t+1)/(1+q)
-        step = 1.0 / float(noise.scale)
-        tail = math.log(outside * (1.0 + math.exp(-step)) / 2.0) / -step - 1.0
-        return float(max(0, math.ceil(tail - 1e-9)))
-    width = -float(special.ndtri(outside / 2.0)) * plan.total_noise
-    return width if isinstance(noise, Noise) else math.ceil(width * noise.lattice) / noise.lattice
+    outside = 1.0 - share
+    return plan.noise.half_width(outside, -float(special.ndtri(outside / 2.0)))
 
 
 def shared_part(plan: Plan) -> float:
@@ -38,14 +32,7 @@ def shared_part(plan: Plan) -> float:
 
 
 def count_decimals(plan: Plan) -> int | None:
-    """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
-
-    Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %. None
-    if counts are whole numbers without rounding.
-    """
-    if plan.noise.whole:
-        return None
-    return max(0, math.ceil(-math.log10(plan.total_noise / 2.0)))
+    return plan.noise.decimals
 
 
 def rounding_step(decimals: int | None) -> float:

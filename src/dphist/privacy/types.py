@@ -115,8 +115,6 @@ class _Family:
     # Whether all items of a public list are released, and whether items are found in rounds and then measured.
     public: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
-    # Whether noise moves counts by whole users.
-    whole: ClassVar[bool] = False
 
     @property
     def steps_of_count(self: Any) -> int:
@@ -132,6 +130,22 @@ class _Family:
     def total_noise(self: Any) -> float:
         """Standard deviation of a released count."""
         return float(self.sigma)
+
+    @property
+    def decimals(self: Any) -> int | None:
+        """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
+
+        Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %.
+        None if counts are whole numbers without rounding.
+        """
+        return max(0, math.ceil(-math.log10(self.total_noise / 2.0)))
+
+    def half_width(self: Any, outside: float, quantile: float) -> float:  # noqa: ARG002
+        """Half the width of an interval around a count that the noise leaves with the probability `outside`.
+
+        Rounded up to whole steps. `quantile` is that of the standard normal distribution.
+        """
+        return float(math.ceil(quantile * self.total_noise * self.lattice) / self.lattice)
 
     def rows(self: Any, lower_threshold: int) -> list[tuple[str, str]]:
         """What a plan with this noise prints."""
@@ -202,6 +216,9 @@ class Noise(_Family):
     @property
     def mechanism(self) -> str:
         return "csh" if self.sigma_shared > 0.0 else "gshm"
+
+    def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
+        return quantile * self.total_noise
 
 
 @dataclass(frozen=True)
@@ -330,7 +347,7 @@ class LaplaceNoise(_Family):
     """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
 
     mechanism: ClassVar[str] = "laplace"
-    whole: ClassVar[bool] = True
+    decimals: ClassVar[None] = None
     sums: ClassVar[tuple[SumNoise, ...]] = ()
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
@@ -356,6 +373,12 @@ class LaplaceNoise(_Family):
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "scale": str(self.scale), "limit_steps": self.limit}
+
+    def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
+        # Pr[|X| > t] = 2 q^(t+1)/(1+q)
+        step = 1.0 / float(self.scale)
+        tail = math.log(outside * (1.0 + math.exp(-step)) / 2.0) / -step - 1.0
+        return float(max(0, math.ceil(tail - 1e-9)))
 
 
 # Rounds: items are discovered in several rounds with pooled evidence, and measured in a last one.
