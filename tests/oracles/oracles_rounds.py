@@ -504,7 +504,7 @@ class Law(NamedTuple):
 def _draws(variance: Fraction, moved: int = 0) -> Law:
     """The law in the box of a draw and of one `moved` by so much.
 
-    Where only one of the two is above 0 the loss would be infinite, however likely the moved draw is there.
+    Where only one of the two is above 0 the loss is infinite, however likely the moved draw is there.
     """
     reach = math.ceil(BOX * math.sqrt(variance)) + moved
     xs = np.arange(-reach, reach + 1)
@@ -541,21 +541,24 @@ def _summed(variance: Fraction, times: int, moved: int = 0) -> Law:
     return Law(-(len(masses) // 2), masses)
 
 
-def _moves(variance: Fraction, steps: int, times: int) -> tuple[Floats, Floats]:
+def _moves(variance: Fraction, steps: int, times: int, *, wide: bool = False) -> tuple[Floats, Floats]:
     """The sum of `times` draws, each moved by so many steps, and not moved: all that the likelihood depends on."""
-    law = _summed(variance, times, abs(steps))
-    xs = np.arange(law.low, -law.low + 1)
+    law = _summed(variance, times, abs(steps) if wide else 0)
+    xs = np.arange(law.low + min(0, steps * times), -law.low + max(0, steps * times) + 1)
     p, q = _moved(law, steps * times, xs), _moved(law, 0, xs)
     kept = (p > LEAST) | (q > LEAST)
     return p[kept], q[kept]
 
 
-def final_stage(noise: Rounds, found: int, limit: Callable[[int], int]) -> Stage:
-    """The outcomes of sizes and measurement if `found` of the user's items were found."""
+def final_stage(noise: Rounds, found: int, limit: Callable[[int], int], *, wide: bool = False) -> Stage:
+    """The outcomes of sizes and measurement if `found` of the user's items were found.
+
+    Draws are in boxes around their own means, or in `wide` ones that have both means.
+    """
     pairs: list[tuple[Floats, Floats]] = [(np.ones(1), np.ones(1))]
     if found:
-        law = _draws(noise.variance / noise.sizes, noise.lattice)
-        ys = np.arange(law.low, -law.low + 1)
+        law = _draws(noise.variance / noise.sizes, noise.lattice if wide else 0)
+        ys = np.arange(law.low, noise.lattice - law.low + 1)
         sizes = _moved(law, noise.lattice, ys), _moved(law, 0, ys)
         chosen = np.array([limit(y) for y in ys.tolist()])
         pairs = []
@@ -564,11 +567,13 @@ def final_stage(noise: Rounds, found: int, limit: Callable[[int], int]) -> Stage
             pair = sizes[0][here], sizes[1][here]
             if most:
                 weight, (own, shared) = noise.measure_weight(found, most), noise.measure_noise(most)
-                measured = _moves_with_shared(noise, found, most) if shared else _moves(own, weight, found)
+                measured = (
+                    _moves_with_shared(noise, found, most) if shared else _moves(own, weight, found, wide=wide)
+                )
                 pair = _outer(pair, measured)
                 for one in noise.sums:
                     steps = one.reach * weight // noise.lattice
-                    pair = _outer(pair, _moves(most * one.variance, steps, found))
+                    pair = _outer(pair, _moves(most * one.variance, steps, found, wide=wide))
             pairs.append(pair)
     p, q = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     with np.errstate(divide="ignore"):
@@ -750,7 +755,7 @@ def enumerated_public(
     noise: Rounds, count: int, limit: Callable[[int], int], epsilons: Sequence[float]
 ) -> dict[float, dict[Direction, float]]:
     """The exact delta of a user with `count` items of a public list: sizes and a measurement, no rounds."""
-    stage = final_stage(noise, count, limit)
+    stage = final_stage(noise, count, limit, wide=True)
     one = np.ones(1)
     return {epsilon: _gain(one, one, stage, epsilon) for epsilon in epsilons}
 
