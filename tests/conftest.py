@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -32,6 +33,12 @@ with suppress(ImportError):
 # A shell starts background jobs with interrupts ignored, and their children inherit it: tests send real ones.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """DuckDB's bindings list objects that are alive when a test process ends, above the summary of the tests."""
+    if hasattr(config, "workerinput"):
+        atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno()))  # type: ignore[union-attr]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
