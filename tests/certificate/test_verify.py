@@ -145,6 +145,37 @@ def test_a_histogram_from_elsewhere_names_its_conditions(tmp_path: Path) -> None
     assert dphist.verify(tmp_path / "out.parquet").verified
 
 
+@pytest.mark.parametrize("cap", [20, None])
+def test_a_promised_bound_is_a_condition(tmp_path: Path, cap: int | None) -> None:
+    """Without the bound, delta of the first plan would be five times as large, and of the second 4,000 times."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=100, max_items_per_user=cap)
+    path = tmp_path / "out.csv"
+    written = dphist.release_histogram(["tea"], [900], plan, promise_max_nonzero=True).write(path)
+    assert "no possible dataset has more than 100 items" in written.guarantee
+    assert "max-nonzero" in written.document()["caveats"]
+    assert dphist.verify(path).verified
+
+    def unpromised(document: dict[str, Any]) -> None:
+        del document["request"]["promise-max-nonzero"]
+        document["guarantee"]["conditions"].remove("max-nonzero")
+
+    assert not forged(path, unpromised).verified
+
+
+def test_a_number_has_one_text(release_of: Any) -> None:
+    """-0.0 has the canonical form of 0.0, so that digest and signature would not change."""
+    path = release_of(max_items_per_user=20)
+    assert not forged(path, lambda document: document["plan"].update(sigma_shared=-0.0)).verified
+
+
+def test_a_vector_of_very_many_columns_is_refused_at_once(release_of: Any) -> None:
+    """Comparing each name with all others would take hours."""
+    path = release_of(max_items_per_user=20)
+    vector = f"n={','.join(f'c{place}' for place in range(500_000))}:1"
+    found = forged(path, lambda document: document["request"].update(vector=[vector]))
+    assert "use at most 256" in " ".join(found.problems)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -195,6 +226,19 @@ def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, An
     assert not problems(math.ceil(threshold) + 1)
     if not whole:
         assert "a count has more decimals than the certificate states" in problems(math.ceil(threshold) + 1.25)
+
+
+def test_a_count_at_the_threshold_that_is_not_rounded(release_of: Any) -> None:
+    """Whole counts are above it, by a step at least."""
+    document = json.loads(
+        Path(f"{release_of(max_items_per_user=1, mechanism='laplace')}.certificate.json").read_text()
+    )
+    threshold = document["counts"]["greater_than"]
+    assert document["counts"]["decimals"] is None
+    assert threshold == round(threshold)
+    for count, low in ((threshold, True), (threshold + 1.0, False)):
+        table = pa.table({"item": ["tea"], "count": [count]})
+        assert ("a count is below the threshold" in verify_document(document, table, "a").problems) is low
 
 
 def test_a_count_that_is_not_rounded(tmp_path: Path) -> None:

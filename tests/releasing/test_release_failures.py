@@ -19,7 +19,7 @@ import pytest
 import dphist
 import release_workers
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.errors import DphistError, InputError, LedgerError, OutputError, OverBudget
+from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError, OverBudget
 from dphist.ledger import Ledger
 from dphist.outputs import write
 from processes import wait_until
@@ -214,3 +214,17 @@ def test_what_is_not_booked_says_nothing_of_a_booking(tmp_path: Path) -> None:
     with pytest.raises(DphistError) as failed:
         dphist.release(tmp_path / "events.parquet", **ASKED)
     assert failed.value.booking is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"count_name": "\udce9"}, {"sum": "\udce9=user:0:1"}, {"interval": 1.0 - 1e-16}],
+    ids=["count", "sum", "level"],
+)
+def test_what_cannot_be_written_is_an_error_before_the_booking(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """Names from an argument that is not UTF-8, and a level whose half of the rest is lost in rounding."""
+    log_in(tmp_path)
+    before = bookings(tmp_path)
+    with pytest.raises(InvalidParameter):
+        released(tmp_path, **odd)
+    assert bookings(tmp_path) == before

@@ -64,11 +64,11 @@ def parse_vector(text: object) -> tuple[Aggregate, ...]:
     columns = tuple(listed.split(","))
     if not name or not all(columns):
         raise InvalidParameter(form)
+    if len(columns) > MOST_COLUMNS:
+        raise InvalidParameter(f"--vector {name} has {len(columns)} columns: use at most {MOST_COLUMNS}")
     for column in columns:
         if columns.count(column) > 1:
             raise InvalidParameter(f"--vector {name} names the column {column!r} twice: name each column once")
-    if len(columns) > MOST_COLUMNS:
-        raise InvalidParameter(f"--vector {name} has {len(columns)} columns: use at most {MOST_COLUMNS}")
     most = _norm(norm, form)
     return tuple(Aggregate("vector", one, -most, most, f"{name}_{one}", name, columns) for one in columns)
 

@@ -128,8 +128,8 @@ def is_difference(plan: Plan, request: AnyRequest) -> bool:
 
 
 def is_perhaps_reduced(plan: Plan, request: AnyRequest) -> bool:
-    """Whether a count may have been subtracted from a histogram: the certificate does not record a promise."""
-    unknown = isinstance(request, HistogramRequest) and not plan.noise.public
+    """Whether a count may have been subtracted from a histogram."""
+    unknown = isinstance(request, HistogramRequest) and not request.promise_max_nonzero and not plan.noise.public
     return unknown and not plan.releases_offset and top_k_keeps(plan)
 
 

@@ -152,13 +152,16 @@ class Asked:
     def check_columns(self) -> None:
         """Raise `InvalidParameter` for columns that cannot be released together."""
         if self.interval is not None:
-            if not 0.0 < self.interval < 1.0:
+            if not 0.0 < self.interval < 1.0 - 1e-15:  # half of the rest must differ from 1
                 raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
             if self.offset == "none":
                 raise InvalidParameter("--interval cannot be used with --offset none: the counts are differences")
         if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         used = {column.name for column in self.columns}
+        for name in self.output_columns():
+            if name.encode("utf-8", "replace").decode() != name:
+                raise InvalidParameter(f"the name {name!r} is not Unicode text")
         for name in self.number_columns():
             if not name or name in used:
                 raise InvalidParameter(
@@ -269,12 +272,13 @@ class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch")
 
 
 class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histogram"):
-    """Of counts from elsewhere: nothing about them is recorded."""
+    """Of counts from elsewhere: nothing about them is recorded, but whether their bound was promised."""
 
     seed: ClassVar[None] = None
     offset: ClassVar[None] = None
     dataset: ClassVar[None] = None
     round: ClassVar[bool] = False
+    promise_max_nonzero: bool = False
 
 
 AnyRequest = EventsRequest | SketchRequest | HistogramRequest
@@ -282,7 +286,7 @@ AnyRequest = EventsRequest | SketchRequest | HistogramRequest
 
 def request_of(options: Mapping[str, Any]) -> AnyRequest:
     """The recorded request with these options by flag names; a `ValueError` if there is none."""
-    kind = "sketch" if "sketch" in options else "events" if options else "histogram"
+    kind = "sketch" if "sketch" in options else "events" if "user" in options else "histogram"
     request: AnyRequest = msgspec.convert({"kind": kind, **options}, AnyRequest)
     return request
 

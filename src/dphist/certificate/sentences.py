@@ -113,11 +113,10 @@ def _conditions(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
 
 
 def _relies_on_promise(plan: Plan, request: AnyRequest) -> bool:
-    return (
-        request.max_nonzero is not None
-        and not top_k_keeps(plan)
-        and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
-    )
+    if isinstance(request, HistogramRequest):
+        return request.promise_max_nonzero
+    asked = request.max_nonzero is not None and not top_k_keeps(plan)
+    return asked and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
 
 
 def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ def seal(document: dict[str, Any], output: dict[str, Any], sign: Signer | None =
     """The text of a certificate: the document, facts about the output, a signature, and its own digest."""
     try:
         # Through JSON and back, so that the digest covers exactly what is read later.
-        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
+        text = json.dumps({"format": FORMAT, **document}, allow_nan=False)
+        plain: dict[str, Any] = json.loads(text, parse_float=_number)
         plain["output"] = output
         if sign is not None:
             plain[SIGNATURE] = sign(signed_bytes(plain))
@@ -35,6 +36,11 @@ def seal(document: dict[str, Any], output: dict[str, Any], sign: Signer | None =
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("the certificate's document has a value that JSON cannot represent") from None
     return certificate_text(plain)
+
+
+def _number(text: str) -> float:
+    """Without -0.0, which has the canonical form of 0.0."""
+    return float(text) + 0.0
 
 
 def certificate_text(document: dict[str, Any]) -> str:
@@ -80,7 +86,7 @@ def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | N
         return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
     try:
         plain = text.decode() if isinstance(text, bytes) else text
-        document = json.loads(plain, object_pairs_hook=unique_keys)
+        document = json.loads(plain, object_pairs_hook=unique_keys, parse_float=_number)
         if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
             return None, [f"{title} is not a dphist certificate"]
         # Other texts with the same content, such as 1e0 for 1.0, may look different to people or other parsers.

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from dphist.certificate.aggregates import Published, sums_with_noise
 from dphist.certificate.endings import CERTIFICATE, DATABASES
 from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
-from dphist.certificate.proof import is_difference, plan_of, sketch_problem, with_lower_threshold
+from dphist.certificate.proof import (
+    Nonzero,
+    is_difference,
+    nonzero_rule,
+    plan_of,
+    sketch_problem,
+    with_lower_threshold,
+)
 from dphist.certificate.reading import Readback, read_release
 from dphist.certificate.request import (
     MARGIN,
@@ -44,6 +51,7 @@ from dphist.signatures import CERTIFICATE_DOMAIN, NO_TRUST, Status, Trust, exami
 SEEDED: Final = "the noise was made from a seed: the release is not private"
 # Tolerances: another version of the arithmetic may differ in the last digits.
 _LAST_DIGITS: Final = 1e-9
+_LAST_BITS: Final = 1e-14
 
 
 def verify(
@@ -332,10 +340,11 @@ class _Examination:
         plan, request, decimals = release.plan, release.request, release.stated.counts.decimals
         threshold = with_lower_threshold(plan, release.request).threshold + offset
         if math.isfinite(threshold):
+            # Counts were compared in whole steps, and some were rounded then: allow for their last digit.
             slack = rounding_step(decimals) / 2.0
-            # Counts were compared in whole steps and then written as decimals: allow for the last digit.
+            spare = _LAST_BITS * max(abs(threshold), abs(offset)) if slack else 0.0
             least = float(values.astype(np.float64).min(initial=math.inf))
-            if least + slack <= threshold - _LAST_DIGITS * abs(threshold):
+            if least + slack <= threshold - spare:
                 self.problems.append("a count is below the threshold")
             else:
                 self.checks.append("all counts are above the threshold")
@@ -467,7 +476,10 @@ def _fits_counts(plan: Plan, request: SketchRequest | HistogramRequest) -> bool:
     if plan.lower_threshold != 1 or plan.noise.in_rounds:
         return False
     if isinstance(request, HistogramRequest):
-        return not plan.sums and not plan.noise.public
+        rule = nonzero_rule(plan, promised=request.promise_max_nonzero)  # an error if it needs a promise
+        return (
+            not plan.sums and not plan.noise.public and request.promise_max_nonzero == (rule is Nonzero.PROMISED)
+        )
     more = {name: getattr(request, name) for name in ("count_name", "round", "dataset", "seed")}
     due = sketch_request(plan, request.sketch_size, **more)
     return sketch_problem(plan, request.sketch_size) is None and due == request

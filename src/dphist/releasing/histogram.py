@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
+from dphist.certificate.request import HistogramRequest
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
 from dphist.errors import InvalidParameter, package, positive_count
@@ -83,7 +84,8 @@ def release_histogram(
     if top_k:
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
     session = begin(sound, tap, Cut(floor))
-    return release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
+    release = release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
+    return replace(release, request=HistogramRequest(promise_max_nonzero=rule is Nonzero.PROMISED))
 
 
 def _floor(histogram: Iterable[list[Piece]], rank: int) -> tuple[int, Total]:
