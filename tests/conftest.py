@@ -134,7 +134,7 @@ def unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from dphist.releasing import aggregates, noise
 
     for module in (aggregates, noise):
-        monkeypatch.setattr(module, "count_decimals", lambda _: None)
+        monkeypatch.setattr(module, "count_decimals", lambda _, whole=False: 0 if whole else None)
 
 
 @pytest.fixture

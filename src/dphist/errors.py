@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 Word = TypeVar("Word", bound=str)
 
@@ -43,6 +43,13 @@ def _keyword(match: re.Match[str]) -> str:
     if value is not None:
         return f"{name}={value!r}"
     return "force=True" if name == "force" else name
+
+
+def check_unicode(names: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for names that no file can hold, as from an argument that is not UTF-8."""
+    for name in names:
+        if name.encode("utf-8", "replace").decode() != name:
+            raise InvalidParameter(f"the name {name!r} is not Unicode text")
 
 
 def flag(name: str) -> str:

@@ -31,8 +31,9 @@ def shared_part(plan: Plan) -> float:
     return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
 
 
-def count_decimals(plan: Plan) -> int | None:
-    return plan.noise.decimals
+def count_decimals(plan: Plan, *, whole: bool = False) -> int | None:
+    """The decimals of released counts; none are left of counts that are published as integers."""
+    return 0 if whole else plan.noise.decimals
 
 
 def rounding_step(decimals: int | None) -> float:

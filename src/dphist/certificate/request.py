@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dphist.certificate.aggregates import Aggregate, Summed, aggregates_of, distinct_sums
-from dphist.errors import LARGEST_COUNT, InvalidParameter, flag
+from dphist.errors import LARGEST_COUNT, InvalidParameter, check_unicode, flag
 from dphist.privacy.types import OffsetRule, Plan
 
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
@@ -159,9 +159,7 @@ class Asked:
         if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         used = {column.name for column in self.columns}
-        for name in self.output_columns():
-            if name.encode("utf-8", "replace").decode() != name:
-                raise InvalidParameter(f"the name {name!r} is not Unicode text")
+        check_unicode(self.output_columns())
         for name in self.number_columns():
             if not name or name in used:
                 raise InvalidParameter(

@@ -429,7 +429,7 @@ class _Claim:
     def due_decimals(self) -> int | None:
         if isinstance(self.request, HistogramRequest):
             return None
-        return 0 if self.request.round else count_decimals(self.plan)
+        return count_decimals(self.plan, whole=self.request.round)
 
 
 def _fits(plan: Plan, request: EventsRequest) -> bool:

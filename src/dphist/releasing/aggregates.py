@@ -49,7 +49,7 @@ class Columns:
         look = self.look
         noisy, added = added_columns(
             counts, plan, self.count, error=look.error, interval=look.interval, whole=self.whole,
-            decimals=0 if self.whole else count_decimals(plan),
+            decimals=count_decimals(plan, whole=self.whole),
         )  # fmt: skip
         columns = {self.count: noisy, **added}
         for aggregate, noise, centred in self._sums(plan, sums):
@@ -72,7 +72,7 @@ class Columns:
         `limit` is that of the measurement, whose square root multiplies the noise of the sums.
         """
         look, level = self.look, LEVEL if self.look.interval is None else self.look.interval
-        decimals = 0 if self.whole else count_decimals(plan)
+        decimals = count_decimals(plan, whole=self.whole)
         counts = rounded(estimates.count, decimals, whole=self.whole)
         # Rounding adds at most half a step.
         margin = estimates.margin(level) + rounding_step(decimals) / 2.0

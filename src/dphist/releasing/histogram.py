@@ -15,7 +15,7 @@ from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
 from dphist.certificate.request import HistogramRequest
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
-from dphist.errors import InvalidParameter, package, positive_count
+from dphist.errors import InvalidParameter, check_unicode, package, positive_count
 from dphist.privacy.types import Plan
 from dphist.releasing.noise import (
     LARGEST_EXACT,
@@ -112,6 +112,7 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
     names = (*items, count)
     if not items or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidParameter(f"item and count must be different names of columns, not {item!r} and {count!r}")
+    check_unicode(names)
     return Names(items, count)
 
 

@@ -389,5 +389,5 @@ class Job:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""
         return replace(
             release, request=self.request.recorded(), receipt=self.receipt,
-            decimals=0 if self.request.round else count_decimals(self.plan),
+            decimals=count_decimals(self.plan, whole=self.request.round),
         )  # fmt: skip

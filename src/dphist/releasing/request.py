@@ -296,11 +296,11 @@ class Request(Asked):
         user = columns[0].name
         return None if source is None else Events(source, user, columns, null_items=self.null_items)
 
-    def to_dict(self, *, everything: bool = False, folders: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.
 
         A certificate is published, and folders may name people, projects and machines. With `everything`, options
-        that affect neither privacy nor the numbers are included, and folders; with `folders`, those alone.
+        that affect neither privacy nor the numbers are included, and folders.
         """
         recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded or everything}
         data: dict[str, Any] = {}
@@ -309,7 +309,7 @@ class Request(Asked):
                 # Compared as JSON, because frames can only be compared with frames.
                 value = _as_json(getattr(self, entry.name), hide_secrets=entry.name not in _LITERAL)
                 if value != _as_json(entry.default):
-                    if entry.name in _PATHS and not (everything or folders):
+                    if entry.name in _PATHS and not everything:
                         value = _without_folders(value)
                     data[entry.name.replace("_", "-")] = value
         name = data.pop("input-name", None)

@@ -60,8 +60,6 @@ from dphist.publishing import lock_folder, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
-    from dphist.certificate.reading import Readback
-    from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.releasing.result import Release
 
 

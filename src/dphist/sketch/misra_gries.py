@@ -229,7 +229,7 @@ class MisraGries:
                 tuple(take_rows(column, order) for column in counters.items), counters.counts[order], certified,
                 subtracted=counters.subtracted, names=names, seed=seed,
             )  # fmt: skip
-            decimals = 0 if rounded else count_decimals(certified)
+            decimals = count_decimals(certified, whole=rounded)
             counts, _ = added_columns(
                 noisy.counts, certified, names.count, error=False, interval=None, decimals=decimals, whole=rounded
             )
