@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import dphist
 from dphist.audit import PlannedMechanism
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 from dphist.releasing.histogram import release_histogram
 from dphist.sampling.tap import SecureTap
 

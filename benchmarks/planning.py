@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphist.planning.optimum import Calibration, Exact, tune_gamma
-from dphist.privacy.continuous import certify_family
-from dphist.privacy.numerics import hockey_stick_normal, log_probability_none_passes
-from dphist.privacy.types import Budget, Contract
+from dphist.model import Budget, Contract
+from dphist.paper.analyses import Exact
+from dphist.planning.optimum import Calibration, tune_gamma
+from dphist.proof.continuous import certify_family
+from dphist.proof.numerics import hockey_stick_normal, log_probability_none_passes
 
 BUDGET = Budget(0.35, 1e-5)
 

@@ -52,7 +52,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 import dphist
-from dphist.privacy.paper import delta_zcdp, largest_sensitivity_per_sigma
+from dphist.paper.bounds import delta_zcdp, largest_sensitivity_per_sigma
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

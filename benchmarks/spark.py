@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession, Window, functions as sql
 from dphist.counting.task import Resources
-from dphist.counting.spark_session import Cluster, settings_for
+from dphist.spark.session import Cluster, settings_for
 events, output, folder, cap, *conf = sys.argv[1:]
 given = tuple(tuple(one.split("=", 1)) for one in conf)
 builder = SparkSession.builder

@@ -25,11 +25,11 @@ from typing import Final
 
 from dphist import plan
 from dphist.errors import InvalidParameter, NoPlan
-from dphist.privacy import balls
-from dphist.privacy.certificate import certify_lattice, lattice_family
-from dphist.privacy.lattice import bits_for
-from dphist.privacy.tails import infinite_event_discrete
-from dphist.privacy.types import LEAST_VARIANCE, Contract, LatticeNoise
+from dphist.model import LEAST_VARIANCE, Contract, LatticeNoise
+from dphist.proof import balls
+from dphist.proof.certify import certify_lattice, lattice_family
+from dphist.proof.lattice import bits_for
+from dphist.proof.tails import infinite_event_discrete
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "oracles"))
 

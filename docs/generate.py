@@ -17,7 +17,7 @@ from dphist.certificate.schema import Certificate
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "theory" / "formulas.md"
 SCHEMA = ROOT / "docs" / "certificate.schema.json"
-ANALYSIS = ROOT / "src" / "dphist" / "privacy"
+ANALYSIS = (ROOT / "src" / "dphist" / "proof", ROOT / "src" / "dphist" / "paper")
 TESTS = ROOT / "tests"
 
 # Every labelled statement of the paper, in its order.
@@ -109,14 +109,14 @@ def formulas() -> list[Formula]:
     tests = sorted(TESTS.rglob("test_*.py"))
     words = {path.name: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in tests}
     found = []
-    for path in sorted(ANALYSIS.glob("*.py")):
+    for path in [path for folder in ANALYSIS for path in sorted(folder.glob("*.py"))]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 docstring = ast.get_docstring(node) or ""
                 if source := _field(docstring, "Source"):
                     found.append(
                         Formula(
-                            f"{ANALYSIS.name}/{path.name}",
+                            f"{path.parent.name}/{path.name}",
                             node.name,
                             docstring.splitlines()[0],
                             _field(docstring, "Guarantee"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dphist import accounting, ledger, opendp, signatures, sketch
+    from dphist.accounting.profile import delta_at, epsilon_at, profile
     from dphist.certificate.verify import Verification, verify
     from dphist.errors import (
         AlreadyRunning,
@@ -34,23 +35,12 @@ if TYPE_CHECKING:
         OutputError,
         OverBudget,
     )
-    from dphist.planning.compare import (
-        Certification,
-        Comparison,
-        Frontier,
-        SumsComparison,
-        certify,
-        compare,
-        compare_sums,
-        delta_at,
-        epsilon_at,
-        frontier,
-        profile,
-        tau_for_noise,
-    )
+    from dphist.model import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
+    from dphist.paper.certification import Certification, certify
+    from dphist.paper.figure import Frontier, frontier, tau_for_noise
+    from dphist.planning.compare import Comparison, SumsComparison, compare, compare_sums
     from dphist.planning.explain import explain
     from dphist.planning.planner import plan
-    from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
     from dphist.releasing.histogram import release_histogram
     from dphist.releasing.result import Release
     from dphist.releasing.run import release
@@ -65,8 +55,8 @@ __version__ = "0.1.0"
 
 def _renew_locks() -> None:
     """A forked child must not wait for a lock that a thread of its parent held."""
-    if "dphist.privacy.balls" in sys.modules:
-        sys.modules["dphist.privacy.balls"].renew_lock()
+    if "dphist.proof.balls" in sys.modules:
+        sys.modules["dphist.proof.balls"].renew_lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -79,12 +69,12 @@ _HOMES = {
         "AlreadyRunning", "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan",
         "NotPrivate", "NotVerified", "OutputError", "OverBudget",
     ),
-    "dphist.planning.compare": (
-        "Certification", "Comparison", "Frontier", "SumsComparison", "certify", "compare", "compare_sums",
-        "delta_at", "epsilon_at", "frontier", "profile", "tau_for_noise",
-    ),
+    "dphist.accounting.profile": ("delta_at", "epsilon_at", "profile"),
+    "dphist.paper.certification": ("Certification", "certify"),
+    "dphist.paper.figure": ("Frontier", "frontier", "tau_for_noise"),
+    "dphist.planning.compare": ("Comparison", "SumsComparison", "compare", "compare_sums"),
     "dphist.planning.planner": ("plan",),
-    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
+    "dphist.model": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.run": ("release",),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
+from dphist.model import Certificate, Contract, LatticeNoise, Plan
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import Tap

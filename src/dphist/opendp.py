@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.certificate.proof import certify_again, nonzero_rule
 from dphist.errors import InvalidParameter, one_of, package
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 from dphist.releasing.histogram import release_histogram
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]

@@ -20,7 +20,7 @@ import oracles_accounting as oracle
 from dphist.accounting import Profile, profile_of_plan, to_pld
 from dphist.accounting.profile import certified_delta, delta_laplace_upper
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.privacy.types import LatticeNoise, Plan
+from dphist.model import LatticeNoise, Plan
 
 PLANS: dict[str, dict[str, Any]] = {
     "gshm": {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 10, "mechanism": "gaussian"},

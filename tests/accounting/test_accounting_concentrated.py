@@ -16,8 +16,8 @@ import oracles_discrete as oracle_discrete
 from dphist.accounting import renyi_of_plan, zcdp_of_plan
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
-from dphist.privacy.paper import delta_zcdp
-from dphist.privacy.types import Contract, LatticeNoise, Plan
+from dphist.model import Contract, LatticeNoise, Plan
+from dphist.paper.bounds import delta_zcdp
 
 ORDERS = (1.0001, 1.1, 2.0, 8.0, 64.0)
 

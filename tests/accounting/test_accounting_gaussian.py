@@ -18,15 +18,15 @@ import dphist
 import oracles_gdp as oracle
 from dphist.accounting import gaussian_of_plan, zcdp_of_plan
 from dphist.accounting.gaussian import squared_move_of_laplace
+from dphist.model import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise, RoundsNoise
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.gaussian import (
+from dphist.proof.gaussian import (
     delta_of_squared_move,
     largest_squared_move,
     rounding_loss,
     squared_move_of_pure,
 )
-from dphist.privacy.rounds import event_of_rounds
-from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise, RoundsNoise
+from dphist.proof.rounds import event_of_rounds
 from oracles_accounting import Pair, laplace_pair
 
 # The oracle.

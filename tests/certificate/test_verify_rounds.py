@@ -13,7 +13,7 @@ import pytest
 from test_verify import Forgery, forged, put
 
 import dphist
-from dphist.privacy.types import Budget, Plan, RoundsNoise
+from dphist.model import Budget, Plan, RoundsNoise
 from release_commands import sized_events
 from release_data import plan_facts
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer, store
 from dphist.ledger.accounts import Booking, FilterComposer, composer_for
-from dphist.privacy.types import Budget
+from dphist.model import Budget
 from scheduling import examples
 
 SUM = SumComposer()

@@ -16,8 +16,8 @@ import oracles_gdp as oracle
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import Account, FilterComposer, composer_for, limits_of
-from dphist.privacy.paper import delta_zcdp
-from dphist.privacy.types import Budget
+from dphist.model import Budget
+from dphist.paper.bounds import delta_zcdp
 from dphist.releasing.spending import SHARES, price_of, spend_of
 from release_commands import bookings, command, log_in
 

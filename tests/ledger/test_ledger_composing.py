@@ -19,7 +19,7 @@ from dphist.accounting import to_pld, zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import Account, Booking, FilterComposer, composer_for, limits_of
-from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
+from dphist.model import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.spending import spend_of
 from oracles_gdp import gaussian_delta_of_move, pure_squared
 

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.privacy.types import LaplaceNoise, LatticeNoise
+from dphist.model import LaplaceNoise, LatticeNoise
 
 Floats = NDArray[np.float64]
 

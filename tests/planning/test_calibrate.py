@@ -16,21 +16,24 @@ from hypothesis import strategies as st
 
 import dphist
 import oracles
+from dphist.accounting.profile import delta_at, epsilon_at, profile
 from dphist.certificate.proof import certificate_of
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
+from dphist.model import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise
+from dphist.paper.bounds import tau_laplace
+from dphist.paper.certification import certify
+from dphist.paper.figure import frontier, tau_for_noise
 from dphist.planning import planner
-from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
+from dphist.planning.compare import compare
 from dphist.planning.optimum import NO_SUMS, lattice_and_variances, on_lattice
 from dphist.planning.planner import certify_continuous
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise
-from dphist.privacy.continuous import certify_family, certify_noise
-from dphist.privacy.exact import delta_family
-from dphist.privacy.paper import tau_laplace
-from dphist.privacy.types import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise
+from dphist.proof.continuous import certify_family, certify_noise
+from dphist.proof.exact import delta_family
 from scheduling import crossed, examples
 
-# These numbers are for continuous noise; tests/privacy/test_discrete.py compares discrete plans with them.
+# These numbers are for continuous noise; tests/proof/test_discrete.py compares discrete plans with them.
 plan = partial(make_plan, noise="continuous")
 
 # epsilon, k, analysis, gamma -> total noise, tau; delta = 1e-5. The minimum of adding the deltas is flat: its
@@ -157,8 +160,8 @@ def test_mixtures_that_bind_raise_the_threshold() -> None:
     result = plan(epsilon=0.01, delta=0.05, max_nonzero=6, gamma=2.0)
     pure = Noise(result.sigma, result.sigma_shared, result.tau * 0.995)
     contract = result.contract
-    assert dphist.privacy.exact.gaussian_case(pure, contract, epsilon=0.01).delta <= 0.05
-    assert dphist.privacy.exact.infinite_case(pure, contract).delta <= 0.05
+    assert dphist.proof.exact.gaussian_case(pure, contract, epsilon=0.01).delta <= 0.05
+    assert dphist.proof.exact.infinite_case(pure, contract).delta <= 0.05
     assert delta_family(pure, contract, epsilon=0.01).delta > 0.05
     assert result.certificate.delta <= 0.05
 
@@ -250,7 +253,7 @@ def test_the_published_threshold_is_never_below_the_certified_one() -> None:
 
 def test_a_target_just_above_the_infinite_event_is_answered() -> None:
     best = plan(epsilon=1.0, delta=1e-6, max_nonzero=10)
-    floor = dphist.privacy.exact.infinite_case(best.noise, best.contract).delta  # type: ignore[arg-type]
+    floor = dphist.proof.exact.infinite_case(best.noise, best.contract).delta  # type: ignore[arg-type]
     with pytest.raises(NotPrivate, match="no epsilon reaches"):
         epsilon_at(best, math.nextafter(floor, 0.0))
     target = floor * (1.0 + 1e-9)

@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from dphist.accounting.profile import delta_at
 from dphist.certificate.proof import certificate_of, certify_again
 from dphist.errors import DphistError, InvalidParameter, NoPlan, NotPrivate
-from dphist.planning.compare import delta_at
+from dphist.model import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.planning.rounds import LEAST_DELTA, plan_rounds
-from dphist.privacy.continuous import certify_noise
-from dphist.privacy.rounds import (
+from dphist.proof.continuous import certify_noise
+from dphist.proof.rounds import (
     certify_rounds,
     delta_of_gaussian_cost,
     event_of_rounds,
     gaussian_cost_of_rounds,
     squared_mu,
 )
-from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from release_data import plan_facts, plan_from
 
 VECTOR = (-1, 1, 3)

@@ -16,7 +16,7 @@ import pytest
 from scipy import special, stats
 
 import dphist
-from dphist.privacy.types import LaplaceNoise, LatticeNoise
+from dphist.model import LaplaceNoise, LatticeNoise
 from dphist.releasing.noise import begin
 from dphist.sampling.sampler import ExactSampler
 from dphist.sampling.table import LaplaceLaw

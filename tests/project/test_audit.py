@@ -29,9 +29,9 @@ from dphist.audit import (
     through_protocol,
     worst_cases,
 )
-from dphist.privacy.paper import delta_correlated_gaussian
-from dphist.privacy.tails import infinite_event_discrete
-from dphist.privacy.types import Certificate, LatticeNoise
+from dphist.model import Certificate, LatticeNoise
+from dphist.paper.bounds import delta_correlated_gaussian
+from dphist.proof.tails import infinite_event_discrete
 from dphist.releasing.noise import FloatArray, IntArray, Released
 from dphist.sampling.tap import SeededTap, Tap
 from mechanism_conformance import kolmogorov_bound, kolmogorov_distance

@@ -12,8 +12,8 @@ from opendp.mod import OpenDPException
 import dphist
 from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter
+from dphist.model import Plan
 from dphist.opendp import as_measurement, input_domain, input_metric
-from dphist.privacy.types import Plan
 
 HISTOGRAM = {"tea": 5000, "rye": 3000, "mine": 1, "none": 0}
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli import commands
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import LaplaceNoise
+from dphist.model import LaplaceNoise
 from dphist.releasing.request import Request
 from release_commands import command
 from release_data import as_dict, events, resealed

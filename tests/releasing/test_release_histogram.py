@@ -24,7 +24,7 @@ import dphist
 from dphist.certificate.proof import Nonzero, certificate_of, nonzero_rule
 from dphist.counting.columns import item_column, release_order
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
-from dphist.privacy.types import Budget, Contract, LatticeNoise, Plan
+from dphist.model import Budget, Contract, LatticeNoise, Plan
 from dphist.releasing.histogram import largest_counts, release_histogram
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE

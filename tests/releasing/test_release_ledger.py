@@ -17,7 +17,7 @@ import dphist
 from dphist.errors import OverBudget
 from dphist.ledger import Ledger, SumComposer
 from dphist.ledger.accounts import composer_for
-from dphist.privacy.types import RoundsNoise
+from dphist.model import RoundsNoise
 from dphist.releasing.spending import Attempt, spend_of
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import (

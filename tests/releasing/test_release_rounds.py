@@ -21,7 +21,7 @@ import dphist
 from dphist.counting import rounds as counting
 from dphist.errors import DphistError, InvalidParameter
 from dphist.ledger import Ledger
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, RoundsNoise
+from dphist.model import LaplaceNoise, LatticeNoise, RoundsNoise
 from dphist.sampling.sampler import ExactSampler
 from release_commands import certificate, command, names, sized_events
 

@@ -22,7 +22,7 @@ from contribution import contribution_of_user, problem_of
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.counting.task import Resources
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import LatticeNoise
+from dphist.model import LatticeNoise
 from engine_cases import QUICK_ON_DUCKDB, Factory, events
 from release_data import resealed
 from spark_cluster import ON_SPARK

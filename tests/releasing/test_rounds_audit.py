@@ -27,10 +27,10 @@ from dphist.audit import delta_lower_bound
 from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events, Resources, RoundsCount, RoundsTask, Value
+from dphist.model import Budget, LaplaceNoise, Plan, RoundsNoise
 from dphist.planning.estimate import size_bounds
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.rounds import event_of_rounds
-from dphist.privacy.types import Budget, LaplaceNoise, Plan, RoundsNoise
+from dphist.proof.rounds import event_of_rounds
 from dphist.releasing import rounds as real
 from dphist.sampling.sampler import ExactSampler
 from dphist.sampling.table import GaussianLaw, LaplaceLaw

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pytest
 
+from dphist.model import Budget, LaplaceNoise, Plan, RoundsNoise
 from dphist.planning.estimate import Evidence, estimate, size_bounds
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.types import Budget, LaplaceNoise, Plan, RoundsNoise
 from dphist.releasing.rounds import evidence_of, find_items, limit_of, measure_items
 from dphist.sampling.tap import SecureTap
 from rounds_counts import MemoryRounds, task_of

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import oracles_rounds as oracle
 from dphist.certificate.request import Column
 from dphist.counting.task import Choice, Events, RoundsTask
+from dphist.model import Budget, LaplaceNoise, LatticeNoise, RoundsNoise
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, RoundsNoise
 from dphist.releasing.rounds import Found, find_items, measure_items
 from dphist.sampling.tap import SeededTap
 

@@ -15,8 +15,8 @@ import dphist
 from dphist.certificate.request import request_for_plan
 from dphist.certificate.verify import verify
 from dphist.display import figure, plain_number
-from dphist.privacy.types import Budget
-from dphist.privacy.verdict import LEVELS, right_guesses, verdict_of
+from dphist.model import Budget
+from dphist.proof.verdict import LEVELS, right_guesses, verdict_of
 from dphist.releasing.summary import summarize
 
 LOG = pd.DataFrame({

@@ -15,9 +15,9 @@ import pytest
 from scipy import stats
 
 import dphist
+from dphist.accounting.profile import delta_at
 from dphist.display import upper_figure
-from dphist.planning.compare import delta_at
-from dphist.privacy.types import Budget, LaplaceNoise
+from dphist.model import Budget, LaplaceNoise
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render, report_data
 from dphist.report.words import (

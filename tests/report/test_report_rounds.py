@@ -16,9 +16,9 @@ import pytest
 
 import dphist
 from dphist.certificate.sentences import caveats
+from dphist.model import RoundsNoise
 from dphist.planning.estimate import size_bounds
-from dphist.privacy.rounds import certify_rounds
-from dphist.privacy.types import RoundsNoise
+from dphist.proof.rounds import certify_rounds
 from dphist.report.charts import Dot, dot_chart, report_charts
 from dphist.report.facts import Facts, Rounds, gather_facts
 from dphist.report.render import render, report_data

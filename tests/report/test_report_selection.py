@@ -12,7 +12,7 @@ import pytest
 
 import dphist
 from dphist.certificate.request import HistogramRequest
-from dphist.privacy.types import LatticeNoise, Plan
+from dphist.model import LatticeNoise, Plan
 from dphist.report.facts import selection_errors, selection_of
 
 

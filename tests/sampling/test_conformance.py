@@ -12,7 +12,7 @@ import pytest
 
 from dphist import InvalidParameter, plan
 from dphist.audit import PlannedMechanism
-from dphist.privacy.types import Certificate, Contract, NeighbourCase
+from dphist.model import Certificate, Contract, NeighbourCase
 from dphist.releasing.noise import IntArray, Released
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, ExactSampler
 from dphist.sampling.tap import SeededTap, Tap

@@ -19,8 +19,8 @@ from scipy import special
 import dphist
 import oracles_simulation as oracle
 from dphist.certificate.request import request_for_plan
+from dphist.model import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
 from dphist.releasing.result import ARROW
 from dphist.report.facts import selection_errors, selection_of

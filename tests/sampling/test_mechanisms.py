@@ -14,8 +14,8 @@ import oracles_discrete
 from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter
-from dphist.privacy.certificate import certify_discrete_laplace, certify_known_domain
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise
+from dphist.model import Contract, LaplaceNoise, LatticeNoise
+from dphist.proof.certify import certify_discrete_laplace, certify_known_domain
 from dphist.sampling.tap import SeededTap
 from idealised import IdealisedMechanism
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision
+from dphist.proof.balls import precision
 from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, SeededTap, Tap, sampler
 from dphist.sampling.sampler import FILTER_ERROR, LazyUniform, MoreWords, Residual, Tape, residual_of
 from dphist.sampling.table import (

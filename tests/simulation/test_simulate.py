@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.privacy.types import Budget, LatticeNoise
+from dphist.model import Budget, LatticeNoise
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
 from dphist.simulation.simulate import DEFAULT_CAPS, Kind, default_caps, predict

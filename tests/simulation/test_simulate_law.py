@@ -13,8 +13,8 @@ import pytest
 import dphist
 import oracles_simulation as oracle
 from dphist.errors import InvalidParameter
+from dphist.model import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.planning.utility import count_noise, moments_with_offset
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.simulation.population import Population
 from dphist.simulation.predict import thin_counts, totals_of
 

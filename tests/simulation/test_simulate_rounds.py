@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import dphist
+from dphist.model import Budget
 from dphist.planning.rounds import plan_rounds
-from dphist.privacy.types import Budget
 from dphist.releasing.request import Request
 from dphist.simulation.population import Zipf, population_of
 from dphist.simulation.predict import given_population

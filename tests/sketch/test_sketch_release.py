@@ -18,7 +18,7 @@ import dphist
 from dphist.certificate.verify import SEEDED
 from dphist.errors import InvalidParameter, NotPrivate, OutputError
 from dphist.ledger import Ledger
-from dphist.privacy.types import LatticeNoise
+from dphist.model import LatticeNoise
 from dphist.sketch import MisraGries
 from dphist.sketch.counters import Counters
 from release_data import plan_facts, resealed, restate

@@ -10,7 +10,7 @@ import numpy as np
 
 from dphist.audit import Case, case_of_counts
 from dphist.counting.task import Choice, Engine, Events, Task
-from dphist.privacy.types import Plan, SumNoise
+from dphist.model import Plan, SumNoise
 from dphist.releasing.noise import IntArray
 from dphist.releasing.run import values_of
 from dphist.sampling.tap import SecureTap

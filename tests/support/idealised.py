@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from dphist.audit import PlannedMechanism
-from dphist.privacy.types import Noise
+from dphist.model import Noise
 from dphist.releasing.noise import FloatArray, IntArray, Released, check_counts
 from dphist.sampling.tap import Tap
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dphist.certificate.request import Column
 from dphist.counting.task import Choice, Events, RoundsTask
-from dphist.privacy.types import RoundsNoise
+from dphist.model import RoundsNoise
 
 
 def task_of(noise: RoundsNoise, table: Any = None, **options: Any) -> RoundsTask:

@@ -12,11 +12,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import functions as sql
 
-from dphist.counting.spark import ENTRY, SparkEngine, with_all_entries
-from dphist.counting.spark_rounds import POOLED, SparkRounds
-from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import COUNT, sum_names
 from dphist.counting.task import Progress, Resources, RoundsTask
+from dphist.spark.counting import ENTRY, SparkEngine, with_all_entries
+from dphist.spark.lists import POOLED, SparkRounds
+from dphist.spark.session import arrow_frame
 from spark_shared import OnSpark, shared_session
 
 IntArray = NDArray[np.int64]

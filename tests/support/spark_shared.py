@@ -14,8 +14,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from dphist.counting.spark import SparkEngine
 from dphist.counting.task import Resources
+from dphist.spark.counting import SparkEngine
 from spark_cluster import running_cluster, session
 
 # Two partitions: rows of a user and of an item may be apart, and small jobs are quick.

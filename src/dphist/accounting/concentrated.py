@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dphist.accounting.profile import delta_at
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
-from dphist.planning.compare import delta_at
-from dphist.privacy.rounds import gaussian_cost_of_rounds, squared_mu
-from dphist.privacy.searches import fraction_up
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.model import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.proof.rounds import gaussian_cost_of_rounds, squared_mu
+from dphist.proof.searches import fraction_up
 
 
 @dataclass(frozen=True)

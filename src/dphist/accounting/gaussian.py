@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dphist.accounting.concentrated import event_of_plan, squared_sensitivity
-from dphist.privacy.gaussian import rounding_loss, squared_move_of_pure
-from dphist.privacy.rounds import GaussianCost, gaussian_cost_of_rounds
-from dphist.privacy.searches import fraction_up
-from dphist.privacy.types import ROUNDING, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.model import ROUNDING, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.proof.gaussian import rounding_loss, squared_move_of_pure
+from dphist.proof.rounds import GaussianCost, gaussian_cost_of_rounds
+from dphist.proof.searches import fraction_up
 
 # Rounding adds at most this share of a plan's delta to its event.
 _NEGLIGIBLE = 2.0**-30

@@ -7,7 +7,7 @@ from typing import Any
 
 from dphist.accounting.profile import INTERVAL, Profile, profile_of_plan
 from dphist.errors import package, positive_number
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 
 
 def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTERVAL) -> Any:

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flint import arb
 
-from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, positive_number
-from dphist.planning.compare import delta_at
-from dphist.privacy import balls
-from dphist.privacy.balls import rational
-from dphist.privacy.types import LaplaceNoise, Plan
+from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, finite_number, positive_number
+from dphist.model import Budget, LaplaceNoise, Noise, Plan
+from dphist.paper.certification import GivenNoise, given_noise
+from dphist.proof import balls
+from dphist.proof.balls import rational
+from dphist.proof.continuous import certify_noise
+from dphist.proof.exact import delta_family
+from dphist.proof.searches import least_passing, log_excess, round_up
 
 # For more items, the profile of Laplace noise is almost that of randomised response at m/scale.
 MOST_ITEMS: Final = 512
@@ -263,3 +266,61 @@ def _flat_from(delta: Callable[[float], float], target: float, start: float, int
         middle = (low + high) // 2
         low, high = (low, middle) if delta(middle * interval) <= target else (middle, high)
     return high
+
+
+def delta_at(plan: Plan | GivenNoise, epsilon: float) -> float:
+    """delta at epsilon, which may be 0, of a fixed plan: a certified upper bound."""
+    number = finite_number("epsilon", epsilon)
+    if not 0.0 <= number <= LARGEST_EPSILON:
+        raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
+    return certify_noise(plan.noise, plan.contract, epsilon=number).delta
+
+
+def epsilon_at(plan: Plan | GivenNoise, delta: float) -> float:
+    """The least epsilon, up to rounding, at which a fixed plan is certified for delta.
+
+    Raises `NotPrivate` if no epsilon is enough: new counts pass the threshold with a larger probability.
+    """
+    target = Budget(1.0, delta).delta
+    floor = delta_at(plan, LARGEST_EPSILON)
+    if floor > target:
+        raise NotPrivate(f"no epsilon reaches delta = {delta!r}: delta stays at {floor:.10g}")
+    if delta_at(plan, 0.0) <= target:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        # Doubles are quicker where they are available.
+        if isinstance(plan.noise, Noise):
+            return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
+        return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
+
+    epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
+    step = 1e-9
+    while epsilon < LARGEST_EPSILON:
+        if delta_at(plan, epsilon) <= target:
+            return epsilon
+        step *= 4.0
+        epsilon = round_up(epsilon * (1.0 + step))
+    return LARGEST_EPSILON
+
+
+def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
+    """The privacy profile as (epsilon, certified delta) pairs."""
+    return [(float(epsilon), delta_at(plan, epsilon)) for epsilon in epsilons]
+
+
+def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: Any) -> list[tuple[float, float]]:
+    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon.
+
+    Epsilon is infinite for a delta that no epsilon reaches.
+    """
+    given = given_noise(**noise)
+    pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
+    for delta in deltas:
+        try:
+            pairs.append((epsilon_at(given, delta), float(delta)))
+        except NotPrivate:
+            pairs.append((math.inf, float(delta)))
+    if not pairs:
+        raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
+    return sorted(pairs)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Final, Literal
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import MOST_COLUMNS, Plan, SumNoise
+from dphist.model import MOST_COLUMNS, Plan, SumNoise
 
 Kind = Literal["sum", "mean", "vector"]
 KINDS: Final[tuple[Kind, ...]] = ("sum", "mean", "vector")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dphist.certificate.aggregates import Aggregate, Published, sums_with_noise
-from dphist.privacy.types import Plan, SumNoise
+from dphist.model import Plan, SumNoise
 
 FloatArray = NDArray[np.float64]
 

@@ -11,8 +11,7 @@ from functools import lru_cache
 from dphist.certificate.request import AnyRequest, HistogramRequest
 from dphist.certificate.schema import PlanPart
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.privacy.certificate import certify_drawn
-from dphist.privacy.types import (
+from dphist.model import (
     AnyNoise,
     Budget,
     Certificate,
@@ -22,6 +21,7 @@ from dphist.privacy.types import (
     Plan,
     RoundsNoise,
 )
+from dphist.proof.certify import certify_drawn
 
 
 class Nonzero(Enum):

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from dphist.certificate.aggregates import Aggregate, Summed, aggregates_of, distinct_sums
 from dphist.errors import LARGEST_COUNT, InvalidParameter, check_unicode, flag
-from dphist.privacy.types import OffsetRule, Plan
+from dphist.model import OffsetRule, Plan
 
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
 MARGIN: Final = "margin"

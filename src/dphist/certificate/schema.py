@@ -17,7 +17,7 @@ from dphist.certificate.request import LARGEST_WHOLE, AnyRequest
 from dphist.certificate.text import FORMAT
 from dphist.display import printable
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import (
+from dphist.model import (
     FINEST_REACH,
     MOST_COLUMNS,
     MOST_ROUNDS,

@@ -10,7 +10,7 @@ from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced,
 from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest, is_query
 from dphist.certificate.schema import Guarantee
 from dphist.display import upper_figure
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 
 # Conditions of a guarantee that only the publisher can ensure.
 _CONDITIONS: Final = {

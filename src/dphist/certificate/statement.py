@@ -25,7 +25,7 @@ from dphist.certificate.schema import (
 )
 from dphist.certificate.sentences import caveats_of, guarantee_facts
 from dphist.certificate.text import FORMAT
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 
 
 def now() -> str:

@@ -43,9 +43,9 @@ from dphist.certificate.text import signed_bytes
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError
 from dphist.files import PathLike
+from dphist.model import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.objects import without_options, without_secrets
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
-from dphist.privacy.verdict import Verdict, verdict_of
+from dphist.proof.verdict import Verdict, verdict_of
 from dphist.signatures import CERTIFICATE_DOMAIN, NO_TRUST, Status, Trust, examine_signature
 
 SEEDED: Final = "the noise was made from a seed: the release is not private"

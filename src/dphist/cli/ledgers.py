@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dphist.ledger import Checkpoint, Spend
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.ledger.store import Accounts
-    from dphist.privacy.types import Plan
+    from dphist.model import Plan
 
 
 ledger = group("ledger", "Keep all releases of a dataset within one privacy budget.")

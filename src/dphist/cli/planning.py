@@ -24,7 +24,7 @@ from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.privacy.types import Budget, Plan
+    from dphist.model import Budget, Plan
     from dphist.simulation.simulate import Simulation
 
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", help="Also draw a chart.")]
@@ -97,7 +97,7 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 
 def privacy_sentence(budget: Budget) -> str:
-    from dphist.privacy.verdict import verdict_of
+    from dphist.proof.verdict import verdict_of
 
     return f"Privacy: {verdict_of(budget).sentence}."
 
@@ -133,7 +133,7 @@ def certify(
       dphist certify --epsilon 1 --delta 1e-6 --sigma 30 \\
         --max-items-per-user 50
     """
-    from dphist.planning.compare import certify as certify_plan
+    from dphist.paper.certification import certify as certify_plan
 
     result = certify_plan(delta=delta, exact=exact, **options)
     show(result.to_dict(), f"{result}\n", as_json)
@@ -239,7 +239,7 @@ def profile(
       dphist profile --sigma 30 --tau 165 --max-items-per-user 50 \\
         --epsilon 0.5 --epsilon 1 --delta 1e-5
     """
-    from dphist.planning.compare import profile_of
+    from dphist.accounting.profile import profile_of
 
     pairs = profile_of(epsilons=epsilon or [], deltas=delta or [], **options)
     if as_json:

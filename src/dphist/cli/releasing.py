@@ -36,7 +36,7 @@ from dphist.outputs.target import local_paths
 from dphist.releasing.request import STREAM, Request, options, read_request, request_from
 
 if TYPE_CHECKING:
-    from dphist.privacy.types import Plan
+    from dphist.model import Plan
     from dphist.releasing.result import Release
 
 

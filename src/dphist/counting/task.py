@@ -332,19 +332,3 @@ class Engine(Protocol):
 
         The result can be used within the context only.
         """
-
-
-def engine_for(
-    name: str, resources: Resources, master: str | None = None, spark_settings: tuple[tuple[str, str], ...] = ()
-) -> Engine:
-    """The engine duckdb or spark; `master` and `spark_settings` apply to a new Spark session."""
-    if name == "spark":
-        from dphist.counting.spark_session import Cluster, require_pyspark
-
-        require_pyspark()
-        from dphist.counting.spark import SparkEngine
-
-        return SparkEngine(resources, Cluster(master, spark_settings))
-    from dphist.counting.duckdb import DuckDBEngine
-
-    return DuckDBEngine(resources)

@@ -15,13 +15,13 @@ from dphist.certificate.request import request_for_plan
 from dphist.display import count_items, figure, plain_number
 from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
+from dphist.model import Budget, Plan
 from dphist.planning.compare import ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import plan_rounds
 from dphist.planning.utility import count_noise
-from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import Budget, Plan
+from dphist.proof.numerics import FloatArray
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf

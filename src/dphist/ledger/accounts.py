@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
-from dphist.privacy.types import Budget
+from dphist.model import Budget
 
 # The first booking fixes which of `BY_FIRST` it is, before any noise is drawn.
 AUTO: Final = "auto"
@@ -87,7 +87,7 @@ class SumComposer:
 
 def _formulas(module: str) -> Any:
     """A module of formulas, imported when it is first used because that takes time."""
-    return import_module(f"dphist.privacy.{module}")
+    return import_module(f"dphist.proof.{module}")
 
 
 def _delta_of_rho(rho: float, epsilon: float) -> float:

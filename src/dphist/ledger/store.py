@@ -42,8 +42,8 @@ from dphist.ledger.accounts import (
     SpendAt,
     canonical,
 )
+from dphist.model import Budget
 from dphist.objects import scheme_of
-from dphist.privacy.types import Budget
 from dphist.publishing import (
     WORKPLACE,
     identity,

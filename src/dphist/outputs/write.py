@@ -27,7 +27,7 @@ from tempfile import mkdtemp
 from typing import Any, Final
 
 from dphist.certificate.cells import ESCAPES, digest_of, storable
-from dphist.certificate.endings import CERTIFICATE
+from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE
 from dphist.certificate.text import output_facts, seal
 from dphist.counting.files import given_paths, matching_files
 from dphist.display import printable
@@ -65,15 +65,37 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
     """
     check_columns(target, columns)
     if target.kind == "folder":
-        from dphist.outputs.spark_folder import check_folder
-
-        check_folder(target, force=force)
+        _check_folder(target, force=force)
     elif target.is_object:
         _check_object(target, force=force)
     else:
         _check_files(target, force=force)
         if target.kind == "postgresql" or (target.is_database and os.path.lexists(target.path)):
             check_database(target, force=force)
+
+
+NOT_A_RELEASE: Final = "{} was not written by a release, so it is not replaced: choose another folder"
+
+
+def _check_folder(target: Target, *, force: bool) -> None:
+    """Raise `OutputError` if a local folder cannot be written. Spark checks others when it writes."""
+    if "://" in target.address:
+        return
+    folder = target.address.rstrip("/")
+    parent = os.path.dirname(os.path.abspath(folder)) or "/"
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{target.address} cannot be written: {parent} is not a writable folder")
+    if os.path.islink(folder):
+        raise OutputError(f"{target.address} cannot be written: it is a link; name the folder itself")
+    if not os.path.lexists(folder):
+        return
+    if not os.path.isdir(folder):
+        raise OutputError(f"{target.address} cannot be written: it is not a folder")
+    if not force:
+        raise already_exists(target.public_address())
+    entries = list(os.scandir(folder))
+    if FOLDER_CERTIFICATE not in {entry.name for entry in entries} or any(entry.is_dir() for entry in entries):
+        raise OutputError(NOT_A_RELEASE.format(target.public_address()))
 
 
 def check_formulas(target: Target, escape_formulas: bool) -> None:

@@ -1,36 +1,19 @@
-"""Analyses side by side: compare plans, trace frontiers, certify given noise, compute privacy profiles."""
+"""Mechanisms and analyses side by side, and ways to release sums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
-from typing import Any, ClassVar, Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final
 
-from dphist.display import Grid, Listing
+from dphist.display import Grid
 from dphist.errors import (
-    LARGEST_EPSILON,
     InvalidParameter,
-    NotPrivate,
-    finite_number,
-    one_of,
-    positive_count,
-    positive_number,
 )
-from dphist.planning.optimum import (
-    ANALYSES_BY_NAME,
-    PAPER_ANALYSES,
-    Analysis,
-    Calibration,
-    check_bounds,
-    least_tau,
-    tune_gamma,
-)
-from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
-from dphist.privacy.continuous import certify_noise, delta_of_all_cases
-from dphist.privacy.exact import delta_family
-from dphist.privacy.paper import (
+from dphist.model import ANALYSES, Budget, Contract, Noise, Plan
+from dphist.paper.analyses import ANALYSES_BY_NAME
+from dphist.paper.bounds import (
     delta_discrete_csh,
     delta_zcdp,
     delta_zcdp_loose,
@@ -38,8 +21,10 @@ from dphist.privacy.paper import (
     rho_discrete_correlated_gaussian,
     tau_laplace,
 )
-from dphist.privacy.searches import golden_minimum, least_passing, log_excess, round_up
-from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
+from dphist.paper.figure import Frontier, frontier
+from dphist.planning.optimum import Calibration, check_bounds, tune_gamma
+from dphist.planning.planner import certify_continuous, plan
+from dphist.proof.searches import golden_minimum, least_passing, log_excess
 
 # The paper's theorem for discrete noise, with its printed conversion from zCDP and with the tight one.
 DISCRETE_ROWS: Final = {"discrete theorem, printed": False, "discrete theorem, tight": True}
@@ -171,16 +156,6 @@ def discrete_theorem(budget: Budget, contract: Contract, tight: bool) -> Noise:
     return Noise(sigma, sigma * k**-0.25, tau)
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """Points of total noise and the least tau under one analysis; below `least_noise` there is none."""
-
-    analysis: str
-    least_noise: float
-    points: tuple[tuple[float, float], ...]
-
-
-@lru_cache(maxsize=32)
 def frontiers(comparison: Comparison) -> tuple[Frontier, ...]:
     """The curves of the paper's figure, which take seconds."""
     budget, contract = comparison.budget, comparison.contract
@@ -195,69 +170,6 @@ def frontiers(comparison: Comparison) -> tuple[Frontier, ...]:
         for name in FIGURE
         if name.startswith("gshm") or math.isfinite(shared)
     )  # fmt: skip
-
-
-def tau_for_noise(
-    *,
-    epsilon: float,
-    delta: float,
-    sigma: float,
-    sigma_shared: float = 0.0,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-    analysis: str = "exact",
-) -> float:
-    """The least tau for a given noise, by one analysis; infinite if the noise is too small."""
-    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
-    chosen = _checked_analysis(analysis, contract, noise.sigma_shared)
-    return least_tau(chosen, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
-
-
-def _checked_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
-    one_of("analysis", analysis, ANALYSES)
-    if analysis.startswith("gshm") and sigma_shared > 0.0:
-        raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
-    if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
-        raise InvalidParameter(f"{analysis} needs max_nonzero and a sigma_shared above 0, not {sigma_shared!r}")
-    return ANALYSES_BY_NAME[analysis]
-
-
-def frontier(
-    *,
-    epsilon: float,
-    delta: float,
-    analysis: str,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-    gamma: Gamma | None = None,
-    largest_noise: float | None = None,
-    points: int = 40,
-) -> Frontier:
-    """The curve of the paper's figure: the least tau by total noise, from the least noise to `largest_noise`.
-
-    By default it ends at 1.6 times the least noise. Without `gamma` there is no shared noise.
-    """
-    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    if positive_count("points", points) < 2:
-        raise InvalidParameter(f"a frontier needs at least 2 points, not {points}")
-    ratio = math.inf if gamma is None else gamma_value(gamma, contract)
-    shared_per_sigma = 1.0 / math.sqrt(ratio)
-    chosen = _checked_analysis(analysis, contract, shared_per_sigma)
-    least = Calibration(chosen, budget, contract).least_sigma(ratio)
-    if not chosen.adds_deltas:
-        least *= 1.0 + 1e-9
-    total, widest = math.hypot(1.0, shared_per_sigma), 1.6
-    if largest_noise is not None:
-        widest = max(1.0, positive_number("largest_noise", largest_noise) / (least * total))
-    curve = []
-    for i in range(points):
-        # Dense near the least noise, where the curves of added deltas are steep.
-        sigma = least * (1.0 + (widest - 1.0) * (i / (points - 1)) ** 2)
-        tau = least_tau(chosen, contract, budget, sigma=sigma, sigma_shared=sigma * shared_per_sigma)
-        if math.isfinite(tau):
-            curve.append((sigma * total, tau))
-    return Frontier(analysis, least * total, tuple(curve))
 
 
 @dataclass(frozen=True)
@@ -344,191 +256,3 @@ def compare_sums(
     }
     title = ", ".join(f"{name} = {value:g}" for name, value in given.items() if value is not None)
     return SumsComparison(title, tuple(rows), tuple(names))
-
-
-_SURELY_BROKEN: Final = 1.0 - 1e-12
-
-
-@dataclass(frozen=True)
-class Certification(Listing):
-    """Upper bounds of delta of given noise, by analysis; that of `exact` is the certificate's.
-
-    `delta_lower` is a lower bound, and `delta_exact` the value itself if it was asked for and could be computed.
-    """
-
-    noise: Noise
-    contract: Contract
-    certificate: Certificate
-    delta: dict[str, float] = field(hash=False)
-    delta_lower: float
-    delta_exact: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The keys of `dphist certify --json`."""
-        return {
-            "mechanism": self.noise.mechanism,
-            "epsilon": self.certificate.epsilon,
-            "max_nonzero": self.contract.max_nonzero,
-            "max_items_per_user": self.contract.items,
-            **self.noise.to_dict(),
-            "delta": dict(self.delta),
-            "delta_lower": self.delta_lower,
-            "delta_exact": self.delta_exact,
-            "binding_case": self.certificate.binding_case.to_dict(),
-        }
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            ("tau", f"{self.noise.tau!r}"),
-            ("delta, at most", f"{self.certificate.delta:.10g} (certified)"),
-            (
-                ("delta, at least", f"{self.delta_lower:.10g}")
-                if self.delta_exact is None
-                else ("delta, exact", f"{self.delta_exact:.10g} (to 9 digits)")
-            ),
-            *((f"bound {name}", f"{value:.10g}") for name, value in self.delta.items() if name != "exact"),
-            ("worst neighbours", str(self.certificate.binding_case)),
-        ]
-
-    @property
-    def title(self) -> str:
-        return f"delta at epsilon = {self.certificate.epsilon:g}"
-
-
-def certify(
-    *,
-    epsilon: float,
-    sigma: float,
-    tau: float | None = None,
-    sigma_shared: float | None = None,
-    gamma: Gamma | None = None,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-    delta: float | None = None,
-    exact: bool = False,
-) -> Certification:
-    """Bounds of delta at epsilon for given noise and threshold, under every analysis that applies.
-
-    The bound of `exact` is certified in ball arithmetic; it is the value itself unless mixed neighbours are the
-    worst. With `exact`, all neighbours are tried to find the value, which may take minutes. Raises `NotPrivate` if
-    the certified bound exceeds `delta`, or 1 - 1e-12 without `delta`. Without `tau`, it is the least one that is
-    certified for `delta`.
-    """
-    least, given = tau is None, 1.0 if tau is None else tau
-    noise, contract = _given_plan(sigma, given, sigma_shared, gamma, max_nonzero, max_items_per_user)
-    epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
-    if least:
-        noise = _with_least_tau(noise, contract, epsilon, delta)
-    certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
-    if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
-        certificate = certify_noise(noise, contract, epsilon=epsilon)
-        raise NotPrivate(
-            f"the plan (sigma {noise.sigma:g}, shared {noise.sigma_shared:g}, tau {noise.tau:g}) is not private: "
-            f"at epsilon = {epsilon:g} its delta is {certificate.delta!r}"
-            + ("" if delta is None else f", above {delta!r}")
-        )
-    deltas = {"exact": certificate.delta}
-    if noise.sigma_shared == 0.0 or contract.max_nonzero is not None:
-        for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
-            deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
-    lower, value = certificate.delta_lower, None
-    if exact:
-        found, complete = delta_of_all_cases(noise, contract, epsilon=epsilon)
-        lower = max(lower, min(found, certificate.delta))
-        value = lower if complete else None
-    return Certification(noise, contract, certificate, deltas, lower, value)
-
-
-def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
-    if delta is None:
-        raise InvalidParameter("give --tau, or --delta for the least tau")
-    exact, budget = ANALYSES_BY_NAME["exact"], Budget(epsilon, delta)
-    tau = least_tau(exact, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
-    if math.isinf(tau):
-        raise NotPrivate(f"no tau is enough: the noise is too small for epsilon = {epsilon:g}, delta = {delta:g}")
-    # It was found in doubles.
-    for step in (1e-9, 4e-9, 1.6e-8):
-        noise = replace(noise, tau=round_up(tau))
-        if certify_noise(noise, contract, epsilon=epsilon, budget=delta).delta <= delta:
-            break
-        tau *= 1.0 + step
-    return noise
-
-
-class _GivenPlan(NamedTuple):
-    noise: Noise
-    contract: Contract
-
-
-def _given_plan(
-    sigma: float,
-    tau: float,
-    sigma_shared: float | None = None,
-    gamma: Gamma | None = None,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-) -> _GivenPlan:
-    contract = Contract(max_nonzero, max_items_per_user)
-    if sigma_shared is not None and gamma is not None:
-        raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
-    if gamma is not None:
-        sigma_shared = positive_number("sigma", sigma) / math.sqrt(gamma_value(gamma, contract))
-    return _GivenPlan(Noise(sigma, 0.0 if sigma_shared is None else sigma_shared, tau), contract)
-
-
-def delta_at(plan: Plan | _GivenPlan, epsilon: float) -> float:
-    """delta at epsilon, which may be 0, of a fixed plan: a certified upper bound."""
-    number = finite_number("epsilon", epsilon)
-    if not 0.0 <= number <= LARGEST_EPSILON:
-        raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
-    return certify_noise(plan.noise, plan.contract, epsilon=number).delta
-
-
-def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
-    """The least epsilon, up to rounding, at which a fixed plan is certified for delta.
-
-    Raises `NotPrivate` if no epsilon is enough: new counts pass the threshold with a larger probability.
-    """
-    target = Budget(1.0, delta).delta
-    floor = delta_at(plan, LARGEST_EPSILON)
-    if floor > target:
-        raise NotPrivate(f"no epsilon reaches delta = {delta!r}: delta stays at {floor:.10g}")
-    if delta_at(plan, 0.0) <= target:
-        return 0.0
-
-    def excess(epsilon: float) -> float:
-        # Doubles are quicker where they are available.
-        if isinstance(plan.noise, Noise):
-            return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
-        return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
-
-    epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
-    step = 1e-9
-    while epsilon < LARGEST_EPSILON:
-        if delta_at(plan, epsilon) <= target:
-            return epsilon
-        step *= 4.0
-        epsilon = round_up(epsilon * (1.0 + step))
-    return LARGEST_EPSILON
-
-
-def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
-    """The privacy profile as (epsilon, certified delta) pairs."""
-    return [(float(epsilon), delta_at(plan, epsilon)) for epsilon in epsilons]
-
-
-def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: Any) -> list[tuple[float, float]]:
-    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon.
-
-    Epsilon is infinite for a delta that no epsilon reaches.
-    """
-    given = _given_plan(**noise)
-    pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
-    for delta in deltas:
-        try:
-            pairs.append((epsilon_at(given, delta), float(delta)))
-        except NotPrivate:
-            pairs.append((math.inf, float(delta)))
-    if not pairs:
-        raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
-    return sorted(pairs)

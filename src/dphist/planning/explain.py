@@ -10,10 +10,10 @@ from dphist.certificate.numbers import half_width
 from dphist.certificate.proof import top_k_keeps
 from dphist.display import count_items, figure, join_words
 from dphist.errors import DphistError
+from dphist.model import Plan, RoundsNoise
 from dphist.planning.planner import CAP_ALONE
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise
-from dphist.privacy.types import Plan, RoundsNoise
 
 MECHANISMS: Final = {
     "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),

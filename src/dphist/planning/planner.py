@@ -12,28 +12,8 @@ from typing import Final, Literal, get_args
 
 from scipy import special
 
-from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive_number
-from dphist.planning.optimum import (
-    ANALYSES_BY_NAME,
-    LEAST_SHARED,
-    NO_SUMS,
-    Bounds,
-    Calibration,
-    Exact,
-    SumShares,
-    check_bounds,
-    lattice_and_variances,
-    least_total_noise,
-    on_lattice,
-    share_budget,
-    tune_gamma,
-)
-from dphist.planning.rounds import plan_rounds
-from dphist.privacy.continuous import certify_family, certify_noise
-from dphist.privacy.lattice import squared_sensitivity_top_k
-from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
-from dphist.privacy.searches import round_up
-from dphist.privacy.types import (
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of
+from dphist.model import (
     ANALYSES,
     LARGEST_SCALE,
     LEAST_SCALE,
@@ -51,12 +31,27 @@ from dphist.privacy.types import (
     Plan,
     PublicNoise,
 )
-from dphist.privacy.verdict import verdict_of
+from dphist.paper.analyses import ANALYSES_BY_NAME, Exact, Gamma, gamma_value
+from dphist.paper.bounds import largest_sensitivity_per_sigma, tau_laplace
+from dphist.planning.optimum import (
+    LEAST_SHARED,
+    NO_SUMS,
+    Bounds,
+    Calibration,
+    SumShares,
+    check_bounds,
+    lattice_and_variances,
+    least_total_noise,
+    on_lattice,
+    share_budget,
+    tune_gamma,
+)
+from dphist.planning.rounds import plan_rounds
+from dphist.proof.continuous import certify_family, certify_noise
+from dphist.proof.lattice import squared_sensitivity_top_k
+from dphist.proof.searches import round_up
+from dphist.proof.verdict import verdict_of
 
-# Gamma is the ratio of a count's own variance to the shared one; outside this range one of them is negligible.
-Gamma = float | Literal["sqrt"]
-LEAST_GAMMA: Final = 0.01
-LARGEST_GAMMA: Final = 1e15
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
@@ -232,20 +227,6 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     if contract.max_nonzero is None:
         raise InvalidParameter(f"shared noise ({name}) needs --max-nonzero: without that bound it does not help")
     return gamma_value("sqrt" if gamma is None else gamma, contract)
-
-
-def gamma_value(gamma: Gamma, contract: Contract) -> float:
-    """Gamma as a number; `sqrt` means the paper's sqrt(max_nonzero)."""
-    if isinstance(gamma, str):
-        if gamma != "sqrt":
-            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
-        if contract.max_nonzero is None:
-            raise InvalidParameter("gamma = 'sqrt' needs --max-nonzero")
-        return math.sqrt(contract.max_nonzero)
-    number = positive_number("gamma", gamma)
-    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
-        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
-    return number
 
 
 @lru_cache(maxsize=128)

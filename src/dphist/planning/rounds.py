@@ -17,13 +17,7 @@ import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, one_of, positive_count
-from dphist.planning.optimum import Bounds, check_bounds, dyadic_up, share_budget
-from dphist.privacy.numerics import FloatArray, hockey_stick_normal
-from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
-from dphist.privacy.rounds import certify_rounds, estimated_events, event_of_rounds, squared_mu
-from dphist.privacy.searches import golden_minimum, least_passing, least_whole_passing, log_excess
-from dphist.privacy.tails import discrete_gaussian_tail
-from dphist.privacy.types import (
+from dphist.model import (
     FINEST_REACH,
     LARGEST_SCALE,
     LARGEST_VARIANCE,
@@ -39,7 +33,13 @@ from dphist.privacy.types import (
     RoundsNoise,
     SumNoise,
 )
-from dphist.privacy.verdict import verdict_of
+from dphist.paper.bounds import largest_sensitivity_per_sigma, tau_laplace
+from dphist.planning.optimum import Bounds, check_bounds, dyadic_up, share_budget
+from dphist.proof.numerics import FloatArray, hockey_stick_normal
+from dphist.proof.rounds import certify_rounds, estimated_events, event_of_rounds, squared_mu
+from dphist.proof.searches import golden_minimum, least_passing, least_whole_passing, log_excess
+from dphist.proof.tails import discrete_gaussian_tail
+from dphist.proof.verdict import verdict_of
 
 RoundsGoal = Literal["accuracy", "keys"]
 # With a smaller delta, doubles are too coarse to plan.
@@ -101,7 +101,7 @@ def plan_rounds(
     are shares of the measurement.
 
     >>> from dphist.planning.rounds import plan_rounds
-    >>> from dphist.privacy.types import Budget
+    >>> from dphist.model import Budget
     >>> plan_rounds(Budget(1.0, 1e-6)).noise.alone.threshold
     14.0
     """

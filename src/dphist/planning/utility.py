@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.numerics import FloatArray
-from dphist.privacy.types import AnyNoise, LaplaceNoise, LatticeNoise, Noise, PublicNoise, RoundsNoise
+from dphist.model import AnyNoise, LaplaceNoise, LatticeNoise, Noise, PublicNoise, RoundsNoise
+from dphist.proof.numerics import FloatArray
 
 _ROOT: Final = math.sqrt(2.0 * math.pi)
 # In squared steps: up to here the distribution is summed; beyond, the Euler-Maclaurin formula is as good.

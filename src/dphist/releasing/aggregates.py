@@ -21,8 +21,8 @@ from dphist.certificate.numbers import (
     sum_columns,
 )
 from dphist.certificate.request import MARGIN
+from dphist.model import Plan, SumNoise
 from dphist.planning.estimate import Estimates
-from dphist.privacy.types import Plan, SumNoise
 from dphist.releasing.request import Request
 
 FloatArray = NDArray[np.float64]

@@ -16,7 +16,7 @@ from dphist.certificate.request import HistogramRequest
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins
 from dphist.errors import InvalidParameter, check_unicode, package, positive_count
-from dphist.privacy.types import Plan
+from dphist.model import Plan
 from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,

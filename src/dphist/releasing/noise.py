@@ -28,7 +28,7 @@ from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Secret, Task
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan
+from dphist.model import LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.request import Request
 from dphist.releasing.result import ARROW, Form, Names, Release

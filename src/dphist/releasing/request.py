@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
 from dphist.counting.task import Events, Value, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
+from dphist.model import Budget
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
-from dphist.privacy.types import Budget
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]

@@ -24,13 +24,12 @@ from dphist.certificate.schema import Findings, Statement
 from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
 from dphist.certificate.statement import now, statement_of
 from dphist.counting.columns import arrow_numbers, is_series, take_rows
-from dphist.counting.spark_session import frame_in
 from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
+from dphist.model import Budget, Certificate, Plan
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
-from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
 from dphist.signatures import signer_of
 
@@ -196,6 +195,8 @@ class Release:
 
     def to_spark(self, session: Any = None) -> Any:
         """A Spark DataFrame in this session, or in the active one."""
+        from dphist.spark.session import frame_in
+
         return frame_in(session, self.to_arrow())
 
     def _native_items(self, kind: Package) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from dphist.certificate.schema import Findings
 from dphist.counting.columns import one_chunk, release_order, take_rows
 from dphist.counting.task import Progress, RoundsCount, is_frame
+from dphist.model import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.releasing.noise import CACHED_ROWS, COMPILED_FROM, Job, noise_of_group
 from dphist.releasing.result import ARROW, Release, frame_form
 from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Fresh

@@ -22,6 +22,7 @@ from pathlib import Path
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
+from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import (
     Choice,
@@ -35,12 +36,11 @@ from dphist.counting.task import (
     is_frame,
     origins,
 )
-from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InputError, InvalidParameter, with_keywords
+from dphist.model import Budget, Plan
 from dphist.objects import is_object
 from dphist.outputs.target import Target, local_paths, target_of
 from dphist.outputs.write import check_formulas, check_target, have_common_source, refuse_own_input, write_release
-from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import STREAM, Request, options
 from dphist.releasing.spending import Attempt, account_of, booked_attempt, check_ledger, composes_gaussian
 from dphist.signatures import signer_of
@@ -227,7 +227,14 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
 def engine_for(request: Request) -> Engine:
     folder = Path(request.temp_folder) if request.temp_folder is not None else None
     resources = Resources(request.memory, request.threads, folder)
-    return counting_engine(request.engine_name, resources, request.master, request.spark_settings)
+    if request.engine_name == "spark":
+        from dphist.spark.session import Cluster, require_pyspark
+
+        require_pyspark()
+        from dphist.spark.counting import SparkEngine
+
+        return SparkEngine(resources, Cluster(request.master, request.spark_settings))
+    return DuckDBEngine(resources)
 
 
 # 3. Plan.
@@ -336,7 +343,7 @@ def _in_rounds(
     watch = _watch(request, "adding noise") or (lambda _share: None)
     with engine.rounds(task, _watch(request, "counting")) as counted:
         if engine.name == "spark":
-            from dphist.releasing.rounds_on_spark import release_rounds_on_spark
+            from dphist.spark.rounds import release_rounds_on_spark
 
             return release_rounds_on_spark(job, counted, target, attempt.note_written, watch)
         return release_rounds(job, counted, watch)
@@ -358,7 +365,7 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
     """Add noise. Spark's executors also write a `target` that is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
-        from dphist.releasing.on_spark import release_on_spark
+        from dphist.spark.noise import release_on_spark
 
         return release_on_spark(job, counted, target, placed)
     from dphist.releasing.noise import blocks, engine_pieces, release_blocks

@@ -52,10 +52,10 @@ from dphist.ledger.accounts import (
     round_down,
 )
 from dphist.ledger.store import ledger_path
+from dphist.model import Budget, Plan
 from dphist.outputs.stores import StoreError, read_table
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import place_table
-from dphist.privacy.types import Budget, Plan
 from dphist.publishing import lock_folder, own_workplaces, place, publish, sweep
 from dphist.releasing.request import Request, check_booking
 
@@ -67,7 +67,7 @@ def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = N
     """The cost of a release in an accounting."""
     from dphist.accounting import zcdp_of_plan
     from dphist.accounting.gaussian import gaussian_of_plan
-    from dphist.privacy.searches import fraction_up
+    from dphist.proof.searches import fraction_up
 
     profile: dict[str, Any] | None = None
     if accounting == "gdp":

@@ -22,9 +22,9 @@ from dphist.certificate.request import AnyRequest, HistogramRequest, SketchReque
 from dphist.certificate.schema import Findings
 from dphist.certificate.sentences import caveats, conditions
 from dphist.display import count_items, figure, fill, join_words, plain_number
+from dphist.model import Budget, Plan
 from dphist.planning.utility import count_noise
-from dphist.privacy.types import Budget, Plan
-from dphist.privacy.verdict import Verdict, verdict_of
+from dphist.proof.verdict import Verdict, verdict_of
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (

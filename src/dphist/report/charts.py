@@ -19,8 +19,8 @@ from typing import Any, Final
 from dphist.certificate.request import request_for_plan
 from dphist.display import figure, printable, upper_figure
 from dphist.errors import InvalidParameter, package
+from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
-from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import Facts, Rounds, Rows, Selection, curve_of, digits_of, rows_of, selection_of

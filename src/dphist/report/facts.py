@@ -25,8 +25,8 @@ from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
+from dphist.model import Plan, RoundsNoise
 from dphist.planning.utility import count_noise
-from dphist.privacy.types import Plan, RoundsNoise
 from dphist.releasing.result import Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.signatures import Trust

@@ -15,9 +15,9 @@ from dphist.certificate.numbers import half_width
 from dphist.certificate.request import AnyRequest, EventsRequest, HistogramRequest, SketchRequest
 from dphist.certificate.sentences import NO_GUARANTEE, caveats, conditions, guarantee, guarantee_facts, not_covered
 from dphist.display import count_items, figure, join_words, printable, upper_figure
+from dphist.model import Budget
 from dphist.planning.explain import MECHANISMS
-from dphist.privacy.types import Budget
-from dphist.privacy.verdict import guess_words
+from dphist.proof.verdict import guess_words
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
 

@@ -20,8 +20,8 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision, rational
-from dphist.privacy.types import LARGEST_SCALE, LEAST_SCALE
+from dphist.model import LARGEST_SCALE, LEAST_SCALE
+from dphist.proof.balls import precision, rational
 from dphist.sampling.table import (
     FIXED_BITS,
     LARGEST_VARIANCE,

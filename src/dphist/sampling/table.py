@@ -17,7 +17,7 @@ from flint import arb, ctx
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision, rational
+from dphist.proof.balls import precision, rational
 
 LEAST_VARIANCE: Final = Fraction(1, 16)
 LARGEST_VARIANCE: Final = Fraction(10**16)

@@ -12,7 +12,7 @@ import numpy as np
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
-from dphist.privacy.numerics import FloatArray
+from dphist.proof.numerics import FloatArray
 
 # Every view of a simulation starts with this.
 NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter
+from dphist.model import LatticeNoise, Noise, Plan
 from dphist.planning.utility import LatticeTails, Passed, count_noise, moments_with_offset
-from dphist.privacy.numerics import FloatArray, IntArray
-from dphist.privacy.types import LatticeNoise, Noise, Plan
+from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf

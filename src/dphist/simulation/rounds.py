@@ -15,10 +15,10 @@ from scipy import stats
 from dphist.certificate.numbers import count_decimals, rounded
 from dphist.certificate.schema import Findings
 from dphist.errors import InvalidParameter
+from dphist.model import Plan, RoundsNoise
 from dphist.planning.estimate import choose_limit, estimate
 from dphist.planning.utility import Passed
-from dphist.privacy.numerics import FloatArray, IntArray
-from dphist.privacy.types import Plan, RoundsNoise
+from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.rounds import (
     Found,
     Measurement,

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
+from dphist.model import Budget, Plan
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import RoundsGoal
-from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
 from dphist.simulation.predict import totals_of

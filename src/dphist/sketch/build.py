@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from dphist.certificate.request import Column
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import (
     Choice,
     Counted,
@@ -28,6 +27,7 @@ from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.counters import keep_largest
 from dphist.sketch.items import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
+from dphist.spark.session import Cluster, require_pyspark, session_for
 
 # All items of a user count, so no secret is needed to choose some.
 NO_CHOICE: Final = Choice(bytes(32))
@@ -201,7 +201,7 @@ def build_on_spark(
     require_pyspark()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from dphist.counting.spark import on_executors, pairs_of, rehearse, run
+    from dphist.spark.counting import on_executors, pairs_of, rehearse, run
 
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, events)

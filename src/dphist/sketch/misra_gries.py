@@ -16,9 +16,9 @@ from dphist.certificate.request import recordable_seed, sketch_request
 from dphist.counting.columns import release_order, take_rows
 from dphist.counting.frames import TEXT
 from dphist.errors import InvalidParameter, positive_count
+from dphist.model import Plan
 from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import check_target, write_release
-from dphist.privacy.types import Plan
 from dphist.releasing.histogram import checked_names, release_sketch
 from dphist.releasing.result import Release
 from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
