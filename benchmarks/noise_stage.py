@@ -22,7 +22,7 @@ import dphist
 from dphist.audit import PlannedMechanism
 from dphist.model import Plan
 from dphist.releasing.histogram import release_histogram
-from dphist.sampling.tap import SecureTap
+from dphist.sampling.rng import SecureRng
 
 OPENDP_SIZE = 10**5
 OPENDP = """
@@ -75,12 +75,12 @@ def opendp_seconds(plan: Plan) -> float | None:
 
 
 def report(name: str, plan: Plan, n: int, a_count: float | None) -> None:
-    counts, items, tap = histogram(n), np.arange(n), SecureTap()
+    counts, items, rng = histogram(n), np.arange(n), SecureRng()
     mechanism = PlannedMechanism(plan)
     floats = seconds(lambda: float_normal(counts, plan))
     rows = [
         ("numpy float normal", floats),
-        ("dphist, the noise stage", seconds(lambda: mechanism.begin(tap).release(counts))),
+        ("dphist, the noise stage", seconds(lambda: mechanism.begin(rng).release(counts))),
         ("dphist, release_histogram", seconds(lambda: release_histogram(items, counts, plan))),
     ]
     if a_count is not None:

@@ -1,6 +1,6 @@
 """Speed of drawing noise, relative to numpy's `standard_normal` in the same run.
 
-Each number is the best of several runs of 10^7 draws, including the secure tap: CPU time on one core, and
+Each number is the best of several runs of 10^7 draws, including the secure rng: CPU time on one core, and
 wall-clock time for two threads. The baseline, on one core, is neither secure nor exact.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, sampler
+from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureRng, sampler
 from dphist.sampling.sampler import compiled_kernel
 
 DRAWS = 10**7
@@ -58,17 +58,17 @@ def opendp_rate(deviation: float) -> float | None:
 
 def report(title: str, sampler: ExactSampler, pool: ThreadPoolExecutor) -> float:
     """Print rates and their ratios to the baseline; return the compiled rate."""
-    generator, tap = np.random.default_rng(0), SecureTap()
+    generator, rng = np.random.default_rng(0), SecureRng()
 
     def two_threads() -> object:
-        return list(pool.map(lambda _: sampler.draw(DRAWS // 2, tap, compiled=True), range(2)))
+        return list(pool.map(lambda _: sampler.draw(DRAWS // 2, rng, compiled=True), range(2)))
 
     floor, *measured = rates(
         DRAWS,
         {
             lambda: generator.standard_normal(DRAWS): time.thread_time,
-            lambda: sampler.draw(DRAWS, tap, compiled=True): time.thread_time,
-            lambda: sampler.draw(DRAWS, tap, compiled=False): time.thread_time,
+            lambda: sampler.draw(DRAWS, rng, compiled=True): time.thread_time,
+            lambda: sampler.draw(DRAWS, rng, compiled=False): time.thread_time,
             two_threads: time.perf_counter,
         },
     )
@@ -78,9 +78,9 @@ def report(title: str, sampler: ExactSampler, pool: ThreadPoolExecutor) -> float
 
 
 def main() -> None:
-    tap = SecureTap()
-    (words,) = rates(DRAWS, {lambda: [tap.words(DRAWS // 1000).size for _ in range(1000)]: time.thread_time})
-    print(f"secure tap alone: {words / 1e6:.0f} million words a second")
+    rng = SecureRng()
+    (words,) = rates(DRAWS, {lambda: [rng.words(DRAWS // 1000).size for _ in range(1000)]: time.thread_time})
+    print(f"secure rng alone: {words / 1e6:.0f} million words a second")
     if compiled_kernel() is None:
         print("numba is not installed: its columns show numpy again")
     print(

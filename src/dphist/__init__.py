@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         OutputError,
         OverBudget,
     )
-    from dphist.model import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
+    from dphist.model import Budget, Contract, NeighbourCase, Noise, Plan, Proof
     from dphist.paper.certification import Certification, certify
     from dphist.paper.figure import Frontier, frontier, tau_for_noise
     from dphist.planning.compare import Comparison, SumsComparison, compare, compare_sums
@@ -74,7 +74,7 @@ _HOMES = {
     "dphist.paper.figure": ("Frontier", "frontier", "tau_for_noise"),
     "dphist.planning.compare": ("Comparison", "SumsComparison", "compare", "compare_sums"),
     "dphist.planning.planner": ("plan",),
-    "dphist.model": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
+    "dphist.model": ("Budget", "Proof", "Contract", "NeighbourCase", "Noise", "Plan"),
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.run": ("release",),
@@ -90,13 +90,52 @@ _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AlreadyRunning", "Budget", "Certificate", "Certification", "Comparison", "Contract", "DphistError",
-    "Frontier", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan",
-    "Noise", "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Release", "Session", "Simulation",
-    "SumsComparison", "Verification",
-    "accounting", "certify", "chart", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
-    "frontier", "ledger", "make_report", "opendp", "plan", "profile", "release", "release_histogram",
-    "signatures", "simulate", "sketch", "tau_for_noise", "verify",
+    "AlreadyRunning",
+    "Budget",
+    "Certification",
+    "Comparison",
+    "Contract",
+    "DphistError",
+    "Frontier",
+    "InputError",
+    "InvalidParameter",
+    "LedgerError",
+    "MissingExtra",
+    "NeighbourCase",
+    "NoPlan",
+    "Noise",
+    "NotPrivate",
+    "NotVerified",
+    "OutputError",
+    "OverBudget",
+    "Plan",
+    "Proof",
+    "Release",
+    "Session",
+    "Simulation",
+    "SumsComparison",
+    "Verification",
+    "accounting",
+    "certify",
+    "chart",
+    "compare",
+    "compare_sums",
+    "delta_at",
+    "epsilon_at",
+    "explain",
+    "frontier",
+    "ledger",
+    "make_report",
+    "opendp",
+    "plan",
+    "profile",
+    "release",
+    "release_histogram",
+    "signatures",
+    "simulate",
+    "sketch",
+    "tau_for_noise",
+    "verify",
 ]  # fmt: skip
 
 

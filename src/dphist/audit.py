@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dphist.errors import InvalidParameter
-from dphist.model import Certificate, Contract, LatticeNoise, Plan
+from dphist.model import Contract, LatticeNoise, Plan, Proof
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
+from dphist.sampling.rng import Rng
 from dphist.sampling.sampler import DiscreteGaussian
-from dphist.sampling.tap import Tap
 
 
 class Session(Protocol):
@@ -36,9 +36,9 @@ class Mechanism(Protocol):
     def contract(self) -> Contract: ...
 
     @property
-    def certificate(self) -> Certificate: ...
+    def proof(self) -> Proof: ...
 
-    def begin(self, tap: Tap) -> Session: ...
+    def begin(self, rng: Rng) -> Session: ...
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class PlannedMechanism:
         return self.plan.contract
 
     @property
-    def certificate(self) -> Certificate:
-        return self.plan.certificate
+    def proof(self) -> Proof:
+        return self.plan.proof
 
-    def begin(self, tap: Tap) -> NoiseSession:
-        return begin(self.plan, tap)
+    def begin(self, rng: Rng) -> NoiseSession:
+        return begin(self.plan, rng)
 
 
 # Pairs of neighbours, each with a score of the output: the attack guesses H from a high or a low score. The bound
@@ -174,24 +174,24 @@ def worst_cases(contract: Contract) -> list[Case]:
 _CELLS: Final = 1 << 22  # of noise at once: 32 MB
 
 
-def simulate(mechanism: Mechanism, counts: Sequence[int], runs: int, tap: Tap) -> FloatArray:
+def simulate(mechanism: Mechanism, counts: Sequence[int], runs: int, rng: Rng) -> FloatArray:
     """Released values of `runs` independent sessions, a row each; NaN for what was not released.
 
     Guarantee: the distribution of `through_protocol`. Many sessions of a `PlannedMechanism` are drawn at a time; a
         subclass may behave differently, and goes through the protocol.
     """
     if type(mechanism) is PlannedMechanism and mechanism.plan.mechanism in ("gshm", "csh"):
-        return _family(mechanism, np.asarray(counts, dtype=np.int64), runs, tap)
-    return through_protocol(mechanism, [counts], runs, tap)
+        return _family(mechanism, np.asarray(counts, dtype=np.int64), runs, rng)
+    return through_protocol(mechanism, [counts], runs, rng)
 
 
-def through_protocol(mechanism: Mechanism, batches: Sequence[Sequence[int]], runs: int, tap: Tap) -> FloatArray:
+def through_protocol(mechanism: Mechanism, batches: Sequence[Sequence[int]], runs: int, rng: Rng) -> FloatArray:
     """`simulate` by `begin` and `release` alone, for a histogram in batches; columns follow the batches."""
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     starts = np.cumsum([0, *(array.size for array in arrays)])
     out = np.full((runs, int(starts[-1])), np.nan)
     for row in out:
-        session = mechanism.begin(tap)
+        session = mechanism.begin(rng)
         for start, array in zip(starts, arrays, strict=False):
             # A mechanism that writes into its input must not change the next run.
             released = session.release(array.copy())
@@ -199,7 +199,7 @@ def through_protocol(mechanism: Mechanism, batches: Sequence[Sequence[int]], run
     return out
 
 
-def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) -> FloatArray:
+def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, rng: Rng) -> FloatArray:
     """`NoiseSession` vectorised over sessions, with a shared draw for each row."""
     noise = mechanism.plan.noise
     if not isinstance(noise, LatticeNoise):
@@ -209,12 +209,12 @@ def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) 
     rows = max(1, _CELLS // max(1, present.size))
     for start in range(0, runs, rows):
         size = min(rows, runs - start)
-        steps = DiscreteGaussian(noise.variance).draw(size * present.size, tap).reshape(size, present.size)
+        steps = DiscreteGaussian(noise.variance).draw(size * present.size, rng).reshape(size, present.size)
         steps += counts[present] * mechanism.plan.steps_of_count
         if noise.variance_shared > 0:
-            steps += DiscreteGaussian(noise.variance_shared).draw(size, tap)[:, None]
+            steps += DiscreteGaussian(noise.variance_shared).draw(size, rng)[:, None]
         values = steps / noise.lattice
-        values[steps <= noise.lattice + noise.limit] = np.nan
+        values[steps <= noise.lattice + noise.tau_steps] = np.nan
         out[start : start + size, present] = values
     return out
 
@@ -236,24 +236,24 @@ class AuditResult:
     direction: str
     confidence: float
     runs: int
-    certificate: Certificate
+    proof: Proof
 
     @property
     def contradicts(self) -> bool:
         """Whether the certificate is false. Its delta holds for its own epsilon and for all larger ones."""
-        return self.epsilon >= self.certificate.epsilon and self.delta_lower > self.certificate.delta
+        return self.epsilon >= self.proof.epsilon and self.delta_lower > self.proof.delta
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist audit --json`."""
         fields = {name: value for name, value in vars(self).items() if name != "certificate"}
-        return {**fields, "delta_certified": self.certificate.delta, "contradicts": self.contradicts}
+        return {**fields, "delta_certified": self.proof.delta, "contradicts": self.contradicts}
 
     def __str__(self) -> str:
         verdict = "CONTRADICTS the certificate" if self.contradicts else "does not contradict the certificate"
         return (
             f"{self.mechanism}: delta({self.epsilon:g}) >= {self.delta_lower:.6g} "
             f"with confidence 1 - {1.0 - self.confidence:.1g} after {self.runs:,} runs\n"
-            f"{verdict}, delta({self.certificate.epsilon:g}) <= {self.certificate.delta:.6g}\n"
+            f"{verdict}, delta({self.proof.epsilon:g}) <= {self.proof.delta:.6g}\n"
             f"attack: {self.case}; a user is {self.direction}"
         )
 
@@ -276,7 +276,7 @@ class _Event:
 def audit(
     mechanism: Mechanism,
     *,
-    tap: Tap,
+    rng: Rng,
     epsilon: float | None = None,
     runs: int = 1_000_000,
     confidence: float = 1.0 - 1e-9,
@@ -291,7 +291,7 @@ def audit(
 
     Guarantee: Pr[delta_lower > the true delta] <= 1 - confidence, by Clopper and Pearson, half on each side.
     """
-    epsilon = mechanism.certificate.epsilon if epsilon is None else epsilon
+    epsilon = mechanism.proof.epsilon if epsilon is None else epsilon
     if not 0.0 < confidence < 1.0 or not (math.isfinite(epsilon) and epsilon >= 0.0):
         raise InvalidParameter(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
@@ -303,11 +303,11 @@ def audit(
         raise InvalidParameter(f"runs must be at least {4 * least}, not {runs!r}")
     risk = (1.0 - confidence) / 2.0
     event = max(
-        (_best_event(case, mechanism, tap, epsilon, sessions // len(cases), sessions, risk) for case in cases),
+        (_best_event(case, mechanism, rng, epsilon, sessions // len(cases), sessions, risk) for case in cases),
         key=lambda event: event.promise,
     )
-    hits = int(event.happens(simulate(mechanism, event.case.counts, sessions, tap)).sum())
-    hits_neighbour = int(event.happens(simulate(mechanism, event.case.neighbour, sessions, tap)).sum())
+    hits = int(event.happens(simulate(mechanism, event.case.counts, sessions, rng)).sum())
+    hits_neighbour = int(event.happens(simulate(mechanism, event.case.neighbour, sessions, rng)).sum())
     likely, unlikely = (hits, hits_neighbour) if event.added else (hits_neighbour, hits)
     return AuditResult(
         mechanism=mechanism.name,
@@ -317,7 +317,7 @@ def audit(
         direction="added" if event.added else "removed",
         confidence=confidence,
         runs=runs,
-        certificate=mechanism.certificate,
+        proof=mechanism.proof,
     )
 
 
@@ -333,11 +333,11 @@ def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, 
 
 
 def _best_event(
-    case: Case, mechanism: Mechanism, tap: Tap, epsilon: float, choosing: int, sessions: int, risk: float
+    case: Case, mechanism: Mechanism, rng: Rng, epsilon: float, choosing: int, sessions: int, risk: float
 ) -> _Event:
     """The event of a case with the largest bound after `sessions` more runs, judged by `choosing` runs."""
-    values = simulate(mechanism, case.counts, choosing, tap)
-    values_neighbour = simulate(mechanism, case.neighbour, choosing, tap)
+    values = simulate(mechanism, case.counts, choosing, rng)
+    values_neighbour = simulate(mechanism, case.neighbour, choosing, rng)
     score = case.fit(values, values_neighbour)
     scores, scores_neighbour = score(values), score(values_neighbour)
     events = []
@@ -366,5 +366,5 @@ def _best_level(
 
 def _wilson(p: FloatArray, runs: int, z: float) -> FloatArray:
     """Wilson's confidence limit, the lower one for negative z: fast, and good enough for choosing."""
-    spread = np.sqrt(p * (1.0 - p) / runs + (z / (2.0 * runs)) ** 2)
-    return np.asarray((p + z * z / (2.0 * runs) + z * spread) / (1.0 + z * z / runs))
+    deviation = np.sqrt(p * (1.0 - p) / runs + (z / (2.0 * runs)) ** 2)
+    return np.asarray((p + z * z / (2.0 * runs) + z * deviation) / (1.0 + z * z / runs))

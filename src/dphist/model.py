@@ -1,4 +1,4 @@
-"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, Plan."""
+"""The frozen data that all other modules pass around: noise, Budget, Contract, Proof, Plan."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class Noise(_Family):
 
 @dataclass(frozen=True)
 class LatticeNoise(_Family):
-    """Discrete noise, drawn exactly: whole steps of 1/lattice, rational variances, a limit (tau) in steps.
+    """Discrete noise, drawn exactly: whole steps of 1/lattice, rational variances, tau in steps.
 
     A variance parameter V means Pr[x] proportional to exp(-x^2/(2V)) for x steps. `offset` is for top-k; the
     offset's noise has the variance of the shared noise. Each of the `sums` has its own step.
@@ -232,7 +232,7 @@ class LatticeNoise(_Family):
     lattice: int
     variance: Fraction
     variance_shared: Fraction
-    limit: int
+    tau_steps: int
     offset: OffsetRule = "none"
     sums: tuple[SumNoise, ...] = ()
 
@@ -244,8 +244,8 @@ class LatticeNoise(_Family):
                 f"variances must be at least {LEAST_VARIANCE} squared steps (0 for no shared noise), "
                 f"not {self.variance} and {self.variance_shared}"
             )
-        if self.limit < 1:
-            raise InvalidParameter(f"limit must be at least 1 step, not {self.limit}")
+        if self.tau_steps < 1:
+            raise InvalidParameter(f"tau_steps must be at least 1, not {self.tau_steps}")
         if self.variance_shared > 0 and (self.variance / self.variance_shared).denominator != 1:
             raise InvalidParameter(
                 "variance must be a whole multiple of variance_shared, "
@@ -271,7 +271,7 @@ class LatticeNoise(_Family):
 
     @property
     def tau(self) -> float:
-        return self.limit / self.lattice
+        return self.tau_steps / self.lattice
 
     @property
     def gamma(self) -> float:
@@ -308,7 +308,7 @@ class LatticeNoise(_Family):
             "lattice": self.lattice,
             "variance_steps": str(self.variance),
             "variance_shared_steps": str(self.variance_shared),
-            "limit_steps": self.limit,
+            "tau_steps": self.tau_steps,
             **({} if self.offset == "none" else {"offset": self.offset}),
             **({"sums": [noise.to_dict() for noise in self.sums]} if self.sums else {}),
         }
@@ -319,11 +319,11 @@ class PublicNoise(LatticeNoise):
     """Discrete noise for a public list of items: all items are released, without a threshold."""
 
     public: ClassVar[bool] = True
-    limit: int = 1
+    tau_steps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.limit != 1 or self.offset != "none":
+        if self.tau_steps != 1 or self.offset != "none":
             raise InvalidParameter("a public list of items has no limit and no offset")
 
     @property
@@ -339,7 +339,7 @@ class PublicNoise(LatticeNoise):
         return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "tau": None, "threshold": None, "limit_steps": None}
+        return {**super().to_dict(), "tau": None, "threshold": None, "tau_steps": None}
 
 
 @dataclass(frozen=True)
@@ -353,12 +353,12 @@ class LaplaceNoise(_Family):
     sigma_shared: ClassVar[float] = 0.0
     gamma: ClassVar[float] = math.inf
     scale: Fraction
-    limit: int
+    tau_steps: int
 
     def __post_init__(self) -> None:
-        if self.scale <= 0 or self.limit < 0:
+        if self.scale <= 0 or self.tau_steps < 0:
             raise InvalidParameter(
-                f"scale must be above 0 and limit at least 0, not {self.scale} and {self.limit}"
+                f"scale must be above 0 and tau_steps at least 0, not {self.scale} and {self.tau_steps}"
             )
 
     @property
@@ -369,10 +369,10 @@ class LaplaceNoise(_Family):
 
     @property
     def tau(self) -> float:
-        return float(self.limit)
+        return float(self.tau_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "scale": str(self.scale), "limit_steps": self.limit}
+        return {**super().to_dict(), "scale": str(self.scale), "tau_steps": self.tau_steps}
 
     def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
         # Pr[|X| > t] = 2 q^(t+1)/(1+q)
@@ -402,7 +402,7 @@ class RoundsNoise(_Family):
     A draw with k parts of the budget has the variance parameter variance/k. A user has at most `most_items` items.
     With n of them the weight of each is isqrt(L^2 // n) in the first round, L = lattice; later it is at most L and
     at most isqrt(growth^2 L^2 // n). An item is found in round r if the sum over all rounds so far of part times
-    noisy weight is above `limits[r]` times the sum of these parts, and hopeless if it is below `cuts[r]` times it.
+    noisy weight is above `thresholds_steps[r]` times the sum of these parts, and hopeless if it is below `cuts[r]` times it.
     A measurement with the limit M has the noise of `measure_noise`; its `sums` have M times their variance.
 
     `alone` is the noise for users with one item, if they are a group of their own. A public list of `listed` items
@@ -417,7 +417,7 @@ class RoundsNoise(_Family):
     lattice: int
     variance: Fraction
     parts: tuple[int, ...]
-    limits: tuple[int, ...]
+    thresholds_steps: tuple[int, ...]
     cuts: tuple[int, ...]
     sizes: int
     measure: int
@@ -435,10 +435,12 @@ class RoundsNoise(_Family):
             raise InvalidParameter(
                 f"there must be 1 to {MOST_ROUNDS} rounds, and none with a public list of items"
             )
-        if len(self.limits) != rounds or len(self.cuts) != max(0, rounds - 1):
-            raise InvalidParameter("every round needs a limit, and every round but the last one a cut")
-        if any(cut > limit for cut, limit in zip(self.cuts, self.limits, strict=False)):
-            raise InvalidParameter(f"no cut may exceed the limit of its round, not {self.cuts} and {self.limits}")
+        if len(self.thresholds_steps) != rounds or len(self.cuts) != max(0, rounds - 1):
+            raise InvalidParameter("every round needs a threshold, and every round but the last one a cut")
+        if any(cut > threshold for cut, threshold in zip(self.cuts, self.thresholds_steps, strict=False)):
+            raise InvalidParameter(
+                f"no cut may exceed the threshold of its round, not {self.cuts} and {self.thresholds_steps}"
+            )
         self._check_alone()
         if any(part.reach % self.lattice for part in self.sums):
             raise InvalidParameter(f"the reach of a sum must be a multiple of {self.lattice} steps")
@@ -461,7 +463,7 @@ class RoundsNoise(_Family):
         wholes: dict[str, tuple[tuple[int, ...], int, int]] = {
             "lattice": ((self.lattice,), _COARSEST_ROUNDS, 1 << 13),
             "parts": ((*self.parts, self.sizes, self.measure), 1, _LARGEST_PART),
-            "limits": (self.limits, 1, _LARGEST_WHOLE),
+            "thresholds_steps": (self.thresholds_steps, 1, _LARGEST_WHOLE),
             "cuts": (self.cuts, 0, _LARGEST_WHOLE),
             "most_items": ((self.most_items,), 1, MOST_ITEMS_IN_ROUNDS),
             "growth": ((self.growth,), 1, _LARGEST_PART),
@@ -510,7 +512,7 @@ class RoundsNoise(_Family):
     @property
     def threshold(self) -> float:
         """The limit of the last round, in users; there is none for a public list."""
-        return self.limits[-1] / self.lattice if self.limits else -math.inf
+        return self.thresholds_steps[-1] / self.lattice if self.thresholds_steps else -math.inf
 
     @property
     def tau(self) -> float:
@@ -554,9 +556,9 @@ class RoundsNoise(_Family):
         return limit * one, Fraction(0)
 
     def rows(self, _lower_threshold: int) -> list[tuple[str, str]]:
-        limits = ", ".join(f"{limit / self.lattice:.4g}" for limit in self.limits)
+        thresholds = ", ".join(f"{steps / self.lattice:.4g}" for steps in self.thresholds_steps)
         return [
-            *([("threshold of each round", f"{limits} users")] if self.limits else []),
+            *([("threshold of each round", f"{thresholds} users")] if self.thresholds_steps else []),
             *(
                 [("users with one item", f"{self.alone.mechanism} noise, threshold {self.alone.threshold:.4g}")]
                 if self.alone
@@ -578,7 +580,7 @@ class RoundsNoise(_Family):
             "parts_of_rounds": list(self.parts),
             "part_of_sizes": self.sizes,
             "part_of_measurement": self.measure,
-            "limits_steps": list(self.limits),
+            "thresholds_steps": list(self.thresholds_steps),
             "cuts_steps": list(self.cuts),
             "growth": self.growth,
             "alone": alone,
@@ -668,7 +670,7 @@ class NeighbourCase:
 
 
 @dataclass(frozen=True)
-class Certificate(Listing):
+class Proof(Listing):
     """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
     `delta_lower` is the delta of some neighbours, accurate to about 1e-9 but not rounded down; 0 if none was
@@ -677,7 +679,7 @@ class Certificate(Listing):
     there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
     """
 
-    title: ClassVar[str] = "Certificate"
+    title: ClassVar[str] = "Proof"
     epsilon: float
     delta: float
     analysis: str
@@ -685,7 +687,7 @@ class Certificate(Listing):
     delta_lower: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `dphist plan --json` prints under `certificate`."""
+        """The object that `dphist plan --json` prints under `proof`."""
         return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
     def rows(self) -> list[tuple[str, str]]:
@@ -717,7 +719,7 @@ class Plan(Listing):
     contract: Contract
     noise: AnyNoise
     analysis: AnalysisName
-    certificate: Certificate
+    proof: Proof
     notes: tuple[str, ...] = ()
     lower_threshold: int = 1
 
@@ -781,14 +783,14 @@ class Plan(Listing):
             "analysis": self.analysis,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "delta_certified": self.certificate.delta,
+            "delta_certified": self.proof.delta,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
             **self.noise.to_dict(),
             **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
             "threshold": None if math.isinf(self.threshold) else self.threshold,
-            "binding_case": self.certificate.binding_case.to_dict(),
-            "certificate": self.certificate.to_dict(),
+            "binding_case": self.proof.binding_case.to_dict(),
+            "proof": self.proof.to_dict(),
             "notes": list(self.notes),
         }
 
@@ -814,6 +816,6 @@ class Plan(Listing):
                 )
                 for noise in self.sums
             ),
-            ("certified delta", f"{self.certificate.delta:.6g}"),
-            ("worst neighbours", str(self.certificate.binding_case)),
+            ("certified delta", f"{self.proof.delta:.6g}"),
+            ("worst neighbours", str(self.proof.binding_case)),
         ]

@@ -155,7 +155,7 @@ def test_a_plan_of_one_item_composes_as_its_own_worst_pairs() -> None:
     noise: Any = plan.noise
     reach = math.ceil(9 * math.sqrt(noise.variance))
     shared = oracle.shifted_pair(noise.variance, noise.lattice, infinite=0.0, reach=reach, merge=reach // 800 + 1)
-    passes = float(oracle.discrete_gaussian(noise.variance, reach)[reach + noise.limit + 1 :].sum())
+    passes = float(oracle.discrete_gaussian(noise.variance, reach)[reach + noise.tau_steps + 1 :].sum())
     new = oracle.Pair(np.array([1.0 - passes, passes]), np.array([1.0, 0.0]))
     ours = to_pld(plan).self_compose(2)
     for first, second in ((shared, shared), (shared, new), (new, new)):

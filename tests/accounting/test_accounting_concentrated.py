@@ -57,7 +57,9 @@ def shared_family(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any
         oracle.discrete_gaussian(noise.variance_shared, wide),
     )
     below = np.concatenate([[0.0], np.cumsum(own)])
-    hidden = np.array([below[np.clip(noise.limit - w + reach + 1, 0, own.size)] for w in range(-wide, wide + 1)])
+    hidden = np.array(
+        [below[np.clip(noise.tau_steps - w + reach + 1, 0, own.size)] for w in range(-wide, wide + 1)]
+    )
     padding = np.zeros(noise.lattice)
     joint, joint_hidden = np.convolve(own, common), np.convolve(own, common * hidden)
     first, first_hidden = np.concatenate([padding, joint]), np.concatenate([padding, joint_hidden])
@@ -68,7 +70,7 @@ def test_shared_noise_with_a_new_count_keeps_the_curve() -> None:
     """The events of docs/theory/accounting.md: Renyi divergences of conditioned distributions, both ways."""
     noise = LatticeNoise(2, Fraction(8), Fraction(4), 9)
     base = dphist.plan(epsilon=1.0, delta=1e-2, max_nonzero=2)
-    plan = Plan(base.budget, Contract(2), noise, "exact", base.certificate)
+    plan = Plan(base.budget, Contract(2), noise, "exact", base.proof)
     curve, found = renyi_of_plan(plan), zcdp_of_plan(plan)
     first, second, first_hidden = shared_family(plan)
     passes = 1.0 - first_hidden.sum()
@@ -88,7 +90,7 @@ def test_shared_noise_with_a_new_count_keeps_the_curve() -> None:
 def test_laplace_is_randomised_response() -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=2, mechanism="laplace")
     noise: Any = plan.noise
-    pair = oracle.laplace_pair(noise.scale, noise.limit, changed=2, new=0)
+    pair = oracle.laplace_pair(noise.scale, noise.tau_steps, changed=2, new=0)
     curve, found = renyi_of_plan(plan), zcdp_of_plan(plan)
     assert found.rho == 2 * 0.5**2 / 2
     for order in ORDERS:
@@ -148,7 +150,7 @@ def test_conditioning_shared_noise_costs_rho(delta: float) -> None:
     move = unit * max(s - s * s / (noise.gamma + k) for s in range(1, k + 1))
     passes = float(
         oracle_discrete.infinite_event_discrete(
-            count=k, variance=noise.variance, variance_shared=noise.variance_shared, limit=noise.limit
+            count=k, variance=noise.variance, variance_shared=noise.variance_shared, limit=noise.tau_steps
         )
     )
     assert passes > delta / 1000

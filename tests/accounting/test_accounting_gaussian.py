@@ -221,9 +221,9 @@ def test_laplace_noise_is_so_many_responses(epsilon: float, items: int) -> None:
     each, together = items * oracle.pure_squared(1 / scale), oracle.pure_squared(items / scale)
     assert float(cost.squared) == pytest.approx(float(min(each, together)), rel=1e-10)
     assert mpf(float(cost.squared)) >= min(each, together) * (1 - mpf(10) ** -15)
-    assert cost.event == plan.certificate.delta
+    assert cost.event == plan.proof.delta
     # The exact divergence of all counts, at several epsilons.
-    pair = laplace_pair(scale, plan.noise.limit, changed=min(items, 2), new=0)
+    pair = laplace_pair(scale, plan.noise.tau_steps, changed=min(items, 2), new=0)
     for at in (0.0, 0.5 * epsilon, epsilon):
         assert pair.divergence(at) <= delta_of_squared_move(squared_move_of_laplace(scale, 2), epsilon=at) + 1e-12
 
@@ -234,7 +234,7 @@ def test_laplace_noise_is_so_many_responses(epsilon: float, items: int) -> None:
 def plan_of(noise: LatticeNoise | LaplaceNoise, contract: Contract) -> Plan:
     """A plan with this noise: the budget only says what rounding is negligible."""
     base = dphist.plan(epsilon=1.0, delta=1e-2, max_items_per_user=1, mechanism="gaussian")
-    return Plan(base.budget, contract, noise, "exact", base.certificate)
+    return Plan(base.budget, contract, noise, "exact", base.proof)
 
 
 def offer(plan: Plan, pair: Pair) -> oracle.Offer:
@@ -340,7 +340,7 @@ def test_laplace_noise_for_users_with_one_item_is_booked_if_it_is_worse() -> Non
     least = float(1 / (2 * scale**2))
     assert least <= concentrated.rho <= (least**0.5 + (2 * concentrated.delta) ** 0.5) ** 2
     q = math.exp(-1 / scale)
-    assert concentrated.delta >= q ** (noise.alone.limit + 1) / (1 + q) * (1 - 1e-12)
+    assert concentrated.delta >= q ** (noise.alone.tau_steps + 1) / (1 + q) * (1 - 1e-12)
 
 
 def test_sums_and_a_public_list_are_covered() -> None:

@@ -107,9 +107,9 @@ FORGERIES: list[tuple[str, Any]] = [
     ("guarantee", "It is perfectly private."), ("guarantee", None), ("guarantee.epsilon", 0.5),
     ("guarantee.conditions", []), ("caveats", []), ("private", False),
     ("request.seed", 3), ("request.epsilon", 0.1), ("request", KeyError), ("request", {}), ("counts", KeyError),
-    ("counts.greater_than", 0), ("counts.greater_than", "x"), ("counts.standard_error", 1), ("counts.offset", 5.0),
+    ("counts.threshold", 0), ("counts.threshold", "x"), ("counts.standard_error", 1), ("counts.offset", 5.0),
     ("plan", KeyError), ("plan", 5), ("plan.sigma", 1.0), ("plan.threshold", 10.0), ("plan.mechanism", "csh"),
-    ("plan.limit_steps", 10), ("plan.limit_steps", 10**400), ("plan.limit_steps", None), ("plan.lattice", 10**6),
+    ("plan.tau_steps", 10), ("plan.tau_steps", 10**400), ("plan.tau_steps", None), ("plan.lattice", 10**6),
     ("plan.variance_steps", "1e99999999"), ("plan.variance_steps", 10**400), ("plan.variance_steps", "7/0"),
     ("plan.variance_steps", "1" + "0" * 50), ("plan.variance_shared_steps", "100000000000000"),
     ("plan.delta_certified", "0.1"), ("plan.delta_certified", None), ("plan.delta_certified", 1e-9),
@@ -213,7 +213,7 @@ def test_a_count_just_below_the_threshold(release_of: Any, options: dict[str, An
     asked = {"max_items_per_user": 20, **options}
     path = release_of(**{name: value for name, value in asked.items() if value is not None})
     document = json.loads(Path(f"{path}.certificate.json").read_text())
-    threshold, whole = document["counts"]["greater_than"], options.get("round", False)
+    threshold, whole = document["counts"]["threshold"], options.get("round", False)
     assert threshold > 10
     assert document["counts"]["decimals"] == 0
 
@@ -233,7 +233,7 @@ def test_a_count_at_the_threshold_that_is_not_rounded(release_of: Any) -> None:
     document = json.loads(
         Path(f"{release_of(max_items_per_user=1, mechanism='laplace')}.certificate.json").read_text()
     )
-    threshold = document["counts"]["greater_than"]
+    threshold = document["counts"]["threshold"]
     assert document["counts"]["decimals"] is None
     assert threshold == round(threshold)
     for count, low in ((threshold, True), (threshold + 1.0, False)):
@@ -281,7 +281,7 @@ def test_no_number_may_differ_by_a_millionth(release_of: Any, options: dict[str,
     table = pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))
     assert not verify_document(document, table, "a").problems
     places = [(place, number) for place, number in numbers_in(document) if place not in NOT_EXACT]
-    assert {("plan", "delta_certified"), ("plan", "epsilon"), ("counts", "greater_than")} <= {p for p, _ in places}
+    assert {("plan", "delta_certified"), ("plan", "epsilon"), ("counts", "threshold")} <= {p for p, _ in places}
     for place, number in places:
         *above, last = place
         changed = copy.deepcopy(document)

@@ -27,7 +27,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dphist.release(sized_events({1: 900, 3: 700, 12: 400}), **ASKED, output=output)
     found = dphist.verify(output)
     assert found.verified, found.problems
-    assert found.delta_certified == dphist.plan(epsilon=1.0, delta=1e-6).certificate.delta
+    assert found.delta_certified == dphist.plan(epsilon=1.0, delta=1e-6).proof.delta
     return output
 
 
@@ -65,12 +65,12 @@ def test_noise_and_thresholds_just_below_the_certified_ones(path: Path) -> None:
     """By 0.1 %: the budget is used up, so that every one of them is above it."""
     plan, noise = own_plan()
     assert noise.alone is not None
-    early, late = (limit - limit // 1000 for limit in (noise.limits[0], noise.limits[-1]))
+    early, late = (limit - limit // 1000 for limit in (noise.thresholds_steps[0], noise.thresholds_steps[-1]))
     changes: list[dict[str, Any]] = [
         {"variance": noise.variance * Fraction(999, 1000)},
-        {"limits": (early, *noise.limits[1:])}, {"limits": (*noise.limits[:-1], late)},
+        {"limits": (early, *noise.thresholds_steps[1:])}, {"limits": (*noise.thresholds_steps[:-1], late)},
         {"sizes": noise.sizes + 1}, {"measure": noise.measure + 1}, {"growth": noise.growth + 1},
-        {"alone": replace(noise.alone, limit=noise.alone.limit - 1)},
+        {"alone": replace(noise.alone, tau_steps=noise.alone.tau_steps - 1)},
         {"parts": (*noise.parts[:-1], noise.parts[-1] + 1)},
     ]  # fmt: skip
     for change in changes:
@@ -106,7 +106,8 @@ FORGERIES: list[tuple[str, Any]] = [
     ("plan.lattice", 4097), ("plan.lattice", 1 << 14), ("plan.most_items", 5), ("plan.max_items_per_user", 255),
     ("plan.max_items_per_user", 10**6), ("plan.max_nonzero", 10), ("plan.parts_of_rounds", [1] * 1000),
     ("plan.parts_of_rounds", []), ("plan.alone", None), ("plan.alone", {}), ("plan.alone.scale", "1/2"),
-    ("plan.cuts_steps", [0, 0]), ("plan.limits_steps", [1, 1, 1, 1]), ("plan.growth", 0), ("plan.growth", 10**9),
+    ("plan.cuts_steps", [0, 0]), ("plan.thresholds_steps", [1, 1, 1, 1]), ("plan.growth", 0),
+    ("plan.growth", 10**9),
     ("plan.part_of_sizes", 0), ("plan.part_of_sizes", 10**9), ("plan.variance_steps", "1"),
     ("plan.variance_steps", "1e9"), ("plan.threshold", 3.0), ("plan.delta_certified", 1e-9),
     ("counts.standard_error", 1.0), ("counts.decimals", 3), ("private", False), ("caveats", []),

@@ -62,7 +62,7 @@ def test_plan_with_every_option() -> None:
 def test_discrete_noise_is_the_default() -> None:
     data = run_json("plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914")
     assert data["noise"] == "discrete"
-    assert set(data) >= PLAN_KEYS | {"lattice", "variance_steps", "variance_shared_steps", "limit_steps"}
+    assert set(data) >= PLAN_KEYS | {"lattice", "variance_steps", "variance_shared_steps", "tau_steps"}
     assert data["sigma"] == pytest.approx(1113.75, rel=0.002)
     assert data["tau"] == pytest.approx(6987.3, rel=0.002)
     assert data["delta_certified"] <= 1e-5

@@ -140,10 +140,10 @@ def test_one_threshold_with_a_lower_threshold(folder: Path, limit: list[str]) ->
     dry = dphist(folder, "release", "events.parquet", *flags, "--dry-run", "--json").data
     made = released(folder, *flags, "--output", "out.parquet")
     document = json.loads((folder / "out.parquet.certificate.json").read_text())
-    applied = made["counts"]["greater_than"] - (made["counts"]["offset"] or 0.0)
+    applied = made["counts"]["threshold"] - (made["counts"]["offset"] or 0.0)
     for threshold in (dry["plan"]["threshold"], made["plan"]["threshold"], document["plan"]["threshold"]):
         assert threshold == pytest.approx(applied, rel=1e-12)
-    assert (pq.read_table(folder / "out.parquet")["count"].to_numpy() > made["counts"]["greater_than"] - 1).all()
+    assert (pq.read_table(folder / "out.parquet")["count"].to_numpy() > made["counts"]["threshold"] - 1).all()
     if "--top" not in limit:
         shown = " ".join(dphist(folder, "release", "events.parquet", *flags, "--dry-run").out.split())
         assert f"A noisy count must exceed {applied:.4g}: an item with {made['summary']['hidden_below']} " in shown
@@ -184,7 +184,7 @@ def test_verify_detects_changes(folder: Path, change: str) -> None:
         if change == "delta":
             plan["delta_certified"] = 1e-9
         elif change == "threshold":
-            plan["limit_steps"] -= 20
+            plan["tau_steps"] -= 20
         elif change == "variance":
             plan["variance_steps"] = "400"
         document["private"] = change != "private"

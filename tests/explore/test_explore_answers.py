@@ -153,7 +153,7 @@ def test_the_release_commands_and_code_run_with_the_plan(tmp_path: Path, monkeyp
             run(shown["release_command"])
             certificate = json.loads(Path("released.parquet.certificate.json").read_text())
             assert certificate["plan"] == {name: planned[name] for name in certificate["plan"]}
-            name = "limits_steps" if "limits_steps" in planned else "limit_steps"
+            name = "thresholds_steps" if "thresholds_steps" in planned else "tau_steps"
             assert certificate["plan"][name] == planned[name]
             assert certificate["private"]
         for written in tmp_path.glob("released.*"):

@@ -234,7 +234,7 @@ def worst_of(first: Plan, seconds: list[Plan]) -> float:
         assert isinstance(plan.noise, LaplaceNoise)
         scale = float(plan.noise.scale)
         likely = 1 / (1 + math.exp(-1 / scale))
-        passes = math.exp(-(plan.noise.limit + 1) / scale) * likely
+        passes = math.exp(-(plan.noise.tau_steps + 1) / scale) * likely
         known = np.maximum(likely - ratio * (1 - likely), 0) + np.maximum(1 - likely - ratio * likely, 0)
         new = passes + np.maximum(1 - passes - ratio, 0)
         gains.append(np.maximum(known, new))

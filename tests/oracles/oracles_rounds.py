@@ -606,7 +606,10 @@ class _Item:
         law = _draws(noise.variance / noise.parts[0])
         self.ys = np.arange(others + law.low, others + own - law.low + 1)
         self.masses = _moved(law, others + own, self.ys), _moved(law, others, self.ys)
-        edges = [noise.cuts[0], *(split for split in world.splits if noise.cuts[0] < split <= noise.limits[0])]
+        edges = [
+            noise.cuts[0],
+            *(split for split in world.splits if noise.cuts[0] < split <= noise.limits[0]),
+        ]
         self.states = np.searchsorted(np.array(edges), self.ys, side="right")
         self.found = len(edges) + 1
         self.states = np.where(self.ys > noise.limits[0], self.found, self.states)

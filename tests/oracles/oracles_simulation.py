@@ -72,7 +72,7 @@ def counted(noise: LatticeNoise | LaplaceNoise, chances: Sequence[float]) -> Out
     for left, chance in enumerate(thinned(chances)):
         if left == 0:
             continue  # a count of zero draws no noise
-        passes = left * lattice + drawn > lattice + noise.limit
+        passes = left * lattice + drawn > lattice + noise.tau_steps
         error = left + drawn[passes] / lattice - truth
         share = chance * weight[passes]
         sums += [share.sum(), share @ error, share @ np.abs(error), left * share.sum()]
@@ -84,7 +84,7 @@ def topped(noise: LatticeNoise, above: int) -> Outcome:
     own, shared = gaussian(float(noise.variance)), gaussian(float(noise.variance_shared))
     z, w, o = np.meshgrid(own.steps, shared.steps, shared.steps, indexing="ij", sparse=True)
     weight = own.chance[:, None, None] * shared.chance[None, :, None] * shared.chance[None, None, :]
-    passes = (above * noise.lattice + z + w > noise.lattice + noise.limit) & (o == o)
+    passes = (above * noise.lattice + z + w > noise.lattice + noise.tau_steps) & (o == o)
     error = (z + o + (0 if noise.offset == "opposite" else w) + 0 * w) / noise.lattice
     share = np.where(passes, weight, 0.0)
     return Outcome(float(share.sum()), float((share * error).sum()), float((share * np.abs(error)).sum()), 0.0)

@@ -82,7 +82,13 @@ def random_world(rng: random.Random, noise: Rounds) -> World:
     low, high = noise.cuts[0], noise.limits[0]
     splits = tuple(sorted(rng.sample(range(low, high), 1))) if shared < 2 and low + 1 < high else ()
     seed, caps = rng.random(), noise.caps(max(new, 1))
-    around = [noise.limits[0], noise.limits[1], noise.limits[1] - noise.lattice, 0, 10**4]
+    around = [
+        noise.limits[0],
+        noise.limits[1],
+        noise.limits[1] - noise.lattice,
+        0,
+        10**4,
+    ]
 
     @cache
     def others_later(states: States) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def test_numbers_to_reach(epsilon: float, k: int, analysis: str, gamma: None, no
     result = plan(epsilon=epsilon, delta=1e-5, max_nonzero=k, analysis=analysis, gamma=gamma)
     assert round(result.total_noise, 3) == noise
     assert round(result.tau, 3) == tau
-    assert result.certificate.delta <= 1e-5
+    assert result.proof.delta <= 1e-5
 
 
 # (k, m) -> tau over the GSHM's at the same m, gamma tuned for the threshold.
@@ -108,8 +108,8 @@ def test_every_plan_is_certified_and_never_worse_than_the_gshm(
     numbers: dict[str, Any] = {"epsilon": budget.epsilon, "delta": budget.delta}
     ours = plan(**numbers, max_nonzero=contract.max_nonzero, max_items_per_user=contract.items, minimize=minimize)
     gshm = plan(**numbers, max_items_per_user=contract.items, analysis="gshm-exact", minimize=minimize)
-    assert ours.certificate.delta <= budget.delta
-    assert ours.certificate.delta_lower <= ours.certificate.delta
+    assert ours.proof.delta <= budget.delta
+    assert ours.proof.delta_lower <= ours.proof.delta
     assert isinstance(ours.noise, Noise)
     assert delta_family(ours.noise, contract, epsilon=budget.epsilon).delta <= budget.delta
     if minimize == "threshold":
@@ -163,7 +163,7 @@ def test_mixtures_that_bind_raise_the_threshold() -> None:
     assert dphist.proof.exact.gaussian_case(pure, contract, epsilon=0.01).delta <= 0.05
     assert dphist.proof.exact.infinite_case(pure, contract).delta <= 0.05
     assert delta_family(pure, contract, epsilon=0.01).delta > 0.05
-    assert result.certificate.delta <= 0.05
+    assert result.proof.delta <= 0.05
 
 
 def test_least_noise_is_below_that_of_the_least_threshold() -> None:
@@ -181,7 +181,7 @@ def test_adding_the_deltas_has_no_least_noise() -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), crossed([1e-3, 1.0, 100.0, 800.0], [1e-300, 1e-100, 0.5, 0.99]))
 def test_extreme_budgets(epsilon: float, delta: float) -> None:
     result = plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
-    assert result.certificate.delta <= delta
+    assert result.proof.delta <= delta
     assert math.isfinite(result.tau)
 
 
@@ -367,7 +367,7 @@ def test_no_plan_is_above_its_delta_by_any_share(bound: dict[str, Any], epsilon:
     """Certified again without a budget, in which the search could have been generous."""
     plan = make_plan(epsilon=epsilon, delta=delta, **bound)
     again = certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta
-    assert plan.certificate.delta <= delta, f"accepted at {plan.certificate.delta / delta} times its delta"
+    assert plan.proof.delta <= delta, f"accepted at {plan.proof.delta / delta} times its delta"
     assert again <= delta, f"accepted at {again / delta} times its delta"
 
 
@@ -377,7 +377,7 @@ def test_noise_half_a_per_cent_above_delta_is_not_accepted() -> None:
         make_plan(epsilon=0.5, delta=1e-5, max_nonzero=12, noise=kind) for kind in ("continuous", "discrete")
     )
     assert isinstance(ideal.noise, Noise)
-    contract, above = ideal.contract, Budget(0.5, ideal.certificate.delta / 1.005)
+    contract, above = ideal.contract, Budget(0.5, ideal.proof.delta / 1.005)
     with pytest.raises(NoPlan):
         pytest.fail(f"accepted above its delta: {certify_continuous(ideal.noise, above, contract)}")
     noise, certificate = on_lattice(ideal.noise, above, contract)
@@ -385,7 +385,7 @@ def test_noise_half_a_per_cent_above_delta_is_not_accepted() -> None:
     again = certify_noise(noise, contract, epsilon=0.5).delta
     assert again <= above.delta, f"accepted at {again / above.delta} times its delta"
     assert isinstance(drawn.noise, LatticeNoise)
-    above = Budget(0.5, drawn.certificate.delta / 1.005)
+    above = Budget(0.5, drawn.proof.delta / 1.005)
     with pytest.raises(NotPrivate):
         pytest.fail(f"accepted above its delta: {certificate_of(drawn.noise, contract, above)}")
 
@@ -414,8 +414,8 @@ def test_a_laplace_threshold_slightly_too_low_is_not_accepted(monkeypatch: pytes
     budget, contract = Budget(0.0025, 1e-5), Contract(None, 1)
     expected = planner.laplace_plan(budget, contract).noise
     assert isinstance(expected, LaplaceNoise)
-    below = certify_noise(replace(expected, limit=expected.limit - 1), contract, epsilon=0.0025).delta
+    below = certify_noise(replace(expected, tau_steps=expected.tau_steps - 1), contract, epsilon=0.0025).delta
     assert 1e-5 < below < 1.004e-5
-    monkeypatch.setattr(planner, "tau_laplace", lambda **_: expected.limit - 1)
+    monkeypatch.setattr(planner, "tau_laplace", lambda **_: expected.tau_steps - 1)
     found = planner.laplace_plan(budget, contract)
-    assert found.noise == expected, f"accepted at {found.certificate.delta / budget.delta} times its delta"
+    assert found.noise == expected, f"accepted at {found.proof.delta / budget.delta} times its delta"

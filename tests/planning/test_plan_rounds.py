@@ -52,7 +52,7 @@ def test_thresholds(epsilon: float, goal: str, threshold: float, laplace: int, g
     plan = plan_rounds(Budget(epsilon, 1e-6), goal=goal)
     noise = noise_of(plan)
     assert plan.threshold == pytest.approx(threshold, abs=0.003)
-    assert noise.limits == tuple(sorted(noise.limits, reverse=True))
+    assert noise.thresholds_steps == tuple(sorted(noise.thresholds_steps, reverse=True))
     assert isinstance(noise.alone, LaplaceNoise)
     assert noise.alone.threshold == laplace
     assert noise.alone.scale == 1 / Fraction(epsilon)
@@ -73,9 +73,9 @@ def test_the_budget_is_kept_and_used(epsilon: float, delta: float, kind: str) ->
         "sums": {"sums": [(0, 10), VECTOR]},
     }
     plan = plan_rounds(Budget(epsilon, delta), **options[kind])
-    assert 0.999 * delta <= plan.certificate.delta <= delta
+    assert 0.999 * delta <= plan.proof.delta <= delta
     noise = noise_of(plan)
-    assert certify_rounds(noise, epsilon=epsilon).delta == plan.certificate.delta
+    assert certify_rounds(noise, epsilon=epsilon).delta == plan.proof.delta
     # A little less noise, or lower limits, would exceed the budget.
     less = replace(
         noise,
@@ -83,9 +83,9 @@ def test_the_budget_is_kept_and_used(epsilon: float, delta: float, kind: str) ->
         sums=tuple(replace(one, variance=one.variance * Fraction(999, 1000)) for one in noise.sums),
     )
     assert certify_rounds(less, epsilon=epsilon).delta > delta
-    if noise.limits:
+    if noise.thresholds_steps:
         lower = replace(
-            noise, limits=tuple(limit * 99 // 100 for limit in noise.limits), cuts=(0,) * len(noise.cuts)
+            noise, thresholds_steps=tuple(limit * 99 // 100 for limit in noise.thresholds_steps), cuts=(0,) * len(noise.cuts)
         )
         assert certify_rounds(lower, epsilon=epsilon).delta > delta
 
@@ -134,7 +134,7 @@ def test_public_lists() -> None:
     few, many = (noise_of(plan_rounds(Budget(1.0, 1e-6), public_items=n)) for n in (40, 10**9))
     for noise in (few, many):
         assert not noise.parts
-        assert not noise.limits
+        assert not noise.thresholds_steps
         assert not noise.cuts
         assert noise.alone is None
         assert noise.threshold == -math.inf
@@ -185,7 +185,7 @@ def test_cost_of_rounds_in_a_filter() -> None:
 def test_documents(options: dict[str, Any]) -> None:
     plan = plan_rounds(Budget(1.0, 1e-6), **options)
     assert plan_from(plan_facts(plan)) == replace(plan, notes=())
-    assert certify_again(replace(plan, certificate=replace(plan.certificate, delta=0.0))) == plan
+    assert certify_again(replace(plan, proof=replace(plan.proof, delta=0.0))) == plan
     assert json.loads(json.dumps(plan.to_dict()))["mechanism"] == "rounds"
     assert dict(plan.rows())["mechanism"].startswith("rounds")
     assert "<table" in plan._repr_html_()
@@ -203,8 +203,8 @@ def test_a_plan_must_keep_its_budget() -> None:
         replace(noise, measure=noise.measure + 1),
         replace(noise, growth=16),
         replace(noise, most_items=257),
-        replace(noise, limits=(*noise.limits[:-1], noise.limits[-1] - 5)),
-        replace(noise, alone=replace(noise.alone, limit=12)),
+        replace(noise, thresholds_steps=(*noise.thresholds_steps[:-1], noise.thresholds_steps[-1] - 5)),
+        replace(noise, alone=replace(noise.alone, tau_steps=12)),
         replace(noise, alone=replace(noise.alone, scale=Fraction(99, 100))),
     ):
         with pytest.raises(NotPrivate):
@@ -257,7 +257,7 @@ def test_forged_noise_is_refused_at_once(forged: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"parts_of_rounds": 5}, {"alone": {"mechanism": "rounds"}}, {"limits_steps": ["1"]}, {"growth": None}],
+    [{"parts_of_rounds": 5}, {"alone": {"mechanism": "rounds"}}, {"thresholds_steps": ["1"]}, {"growth": None}],
     ids=str,
 )
 def test_damaged_documents_are_refused(change: dict[str, Any]) -> None:

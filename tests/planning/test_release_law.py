@@ -18,9 +18,9 @@ from scipy import special, stats
 import dphist
 from dphist.model import LaplaceNoise, LatticeNoise
 from dphist.releasing.noise import begin
+from dphist.sampling.rng import SeededRng
 from dphist.sampling.sampler import ExactSampler
 from dphist.sampling.table import LaplaceLaw
-from dphist.sampling.tap import SeededTap
 from release_data import events
 
 # Runs are slow and items are cheap: 20 runs of 200 items see a variance that is 30 % off.
@@ -140,7 +140,7 @@ def test_noise_is_drawn_with_exactly_the_variance_of_the_plan(
     plan = dphist.plan(epsilon=1.0, delta=1e-6, **bound)
     noise, asked = plan.noise, asked_variances(monkeypatch)
     counts = np.array([10**7, 10**7])  # users: far above the threshold
-    assert begin(plan, SeededTap(1)).release(counts, [counts] * len(plan.summed)).index.size == 2
+    assert begin(plan, SeededRng(1)).release(counts, [counts] * len(plan.summed)).index.size == 2
     if isinstance(noise, LaplaceNoise):
         assert asked == [LaplaceLaw(noise.scale)], "noise of another scale than the certified one was drawn"
         return
@@ -163,7 +163,7 @@ class NoNoise:
 def test_sums_are_centred_so_that_both_ends_of_the_range_move_them_equally(low: float, high: float) -> None:
     """A user at either end moves the sum by half the range. One step off, one end would move it by more."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=2, sums=[(low, high)])
-    noise, session, index = plan.sums[0], begin(plan, SeededTap(1)), np.zeros(1, dtype=np.int64)
+    noise, session, index = plan.sums[0], begin(plan, SeededRng(1)), np.zeros(1, dtype=np.int64)
     half = Fraction(high) / 2 - Fraction(low) / 2
     for users in (1, 7):
         for steps, value in ((0, -half), (2 * noise.reach, half), (noise.reach, 0)):

@@ -29,11 +29,11 @@ from dphist.audit import (
     through_protocol,
     worst_cases,
 )
-from dphist.model import Certificate, LatticeNoise
+from dphist.model import LatticeNoise, Proof
 from dphist.paper.bounds import delta_correlated_gaussian
 from dphist.proof.tails import infinite_event_discrete
 from dphist.releasing.noise import FloatArray, IntArray, Released
-from dphist.sampling.tap import SeededTap, Tap
+from dphist.sampling.rng import Rng, SeededRng
 from mechanism_conformance import kolmogorov_bound, kolmogorov_distance
 from scheduling import crossed
 
@@ -67,18 +67,18 @@ def infinite(noise: LatticeNoise) -> float:
         count=K,
         variance=float(noise.variance),
         variance_shared=float(noise.variance_shared),
-        limit=noise.limit,
+        limit=noise.tau_steps,
     )
 
 
 def wrong_sign(noise: LatticeNoise) -> LatticeNoise:
     """The least threshold whose infinite event is delta PLUS delta_gauss."""
     gauss = delta_correlated_gaussian(dimension=K, gamma=noise.gamma, sigma=noise.sigma, epsilon=EPSILON)
-    low, high = 1, noise.limit * 4
+    low, high = 1, noise.tau_steps * 4
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if infinite(replace(noise, limit=middle)) <= DELTA + gauss else (middle, high)
-    return replace(noise, limit=high)
+        low, high = (low, middle) if infinite(replace(noise, tau_steps=middle)) <= DELTA + gauss else (middle, high)
+    return replace(noise, tau_steps=high)
 
 
 def scaled(noise: LatticeNoise, square: Fraction) -> LatticeNoise:
@@ -99,7 +99,7 @@ FAULTS = {
 def faults() -> dict[str, LatticeNoise]:
     noise = lattice_noise(honest())
     return {
-        "tau halved": replace(noise, limit=noise.limit // 2),
+        "tau halved": replace(noise, tau_steps=noise.tau_steps // 2),
         "noise too small by 10 %": scaled(noise, Fraction(81, 100)),
         "no shared draw": replace(noise, variance_shared=Fraction(0)),
         "wrong sign": wrong_sign(noise),
@@ -127,11 +127,11 @@ class ByProtocol:
         return self.inner.contract
 
     @property
-    def certificate(self) -> Certificate:
-        return self.inner.certificate
+    def proof(self) -> Proof:
+        return self.inner.proof
 
-    def begin(self, tap: Tap) -> Session:
-        return self.inner.begin(tap)
+    def begin(self, rng: Rng) -> Session:
+        return self.inner.begin(rng)
 
 
 # --- faults ---------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class ByProtocol:
 @pytest.mark.parametrize(("fault", "seed"), crossed(list(FAULTS), [1, 2]))
 def test_fault_is_detected(fault: str, seed: int) -> None:
     """By the next test, missed with probability below 1e-3; the seeds make it certain."""
-    result = audit(claims(faults()[fault]), tap=SeededTap(seed), runs=FAULTS[fault])
+    result = audit(claims(faults()[fault]), rng=SeededRng(seed), runs=FAULTS[fault])
     assert result.contradicts
     assert "CONTRADICTS" in str(result)
 
@@ -164,7 +164,7 @@ def test_power_by_theory(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["tau halved", pytest.param("no shared draw", marks=pytest.mark.slow)])
 def test_fault_is_detected_through_the_protocol(fault: str) -> None:
-    assert audit(ByProtocol(claims(faults()[fault])), tap=SeededTap(3), runs=FAULTS[fault]).contradicts
+    assert audit(ByProtocol(claims(faults()[fault])), rng=SeededRng(3), runs=FAULTS[fault]).contradicts
 
 
 # --- correct certificates -------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_fault_is_detected_through_the_protocol(fault: str) -> None:
 def test_correct_plan_is_not_contradicted(epsilon: float, delta: float, k: int | None, m: int) -> None:
     """False alarm at most 1e-9 for each. The plans are tight, so a good attack finds most of delta."""
     made = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="discrete")
-    result = audit(PlannedMechanism(made), tap=SeededTap(11), runs=RUNS)
+    result = audit(PlannedMechanism(made), rng=SeededRng(11), runs=RUNS)
     assert not result.contradicts
     assert result.delta_lower > 0.75 * delta
     assert "does not contradict" in str(result)
@@ -216,14 +216,14 @@ def test_bound_at_the_ends() -> None:
 
 
 def test_only_an_epsilon_of_at_least_the_certificates_contradicts() -> None:
-    certificate = honest().certificate
+    certificate = honest().proof
     result = AuditResult("csh", 0.5, 0.2, "a case", "added", 0.99, 10_000, certificate)
     assert not result.contradicts
     assert replace(result, epsilon=2.0).contradicts
 
 
 def test_seeded_audit_repeats() -> None:
-    first, second = (audit(PlannedMechanism(honest()), tap=SeededTap(5), runs=20_000) for _ in range(2))
+    first, second = (audit(PlannedMechanism(honest()), rng=SeededRng(5), runs=20_000) for _ in range(2))
     assert first == second
 
 
@@ -304,17 +304,17 @@ class FloatMechanism:
         return self.plan.contract
 
     @property
-    def certificate(self) -> Certificate:
-        return self.plan.certificate
+    def proof(self) -> Proof:
+        return self.plan.proof
 
-    def begin(self, tap: Tap) -> FloatSession:
-        return FloatSession(self, tap)
+    def begin(self, rng: Rng) -> FloatSession:
+        return FloatSession(self, rng)
 
-    def normals(self, n: int, tap: Tap) -> FloatArray:
+    def normals(self, n: int, rng: Rng) -> FloatArray:
         if self.generator == "inverse cdf":
-            uniform = (tap.words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            uniform = (rng.words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
             return np.asarray(special.ndtri(np.maximum(uniform, 2.0**-53)))
-        source = np.random.Generator(np.random.SFC64(int(tap.words(1)[0])))
+        source = np.random.Generator(np.random.SFC64(int(rng.words(1)[0])))
         if self.generator == "single precision":
             return source.standard_normal(n, dtype=np.float32).astype(np.float64)
         return source.standard_normal(n)
@@ -323,11 +323,11 @@ class FloatMechanism:
 @dataclass(frozen=True)
 class FloatSession:
     mechanism: FloatMechanism
-    tap: Tap
+    rng: Rng
 
     def release(self, counts: IntArray) -> Released:
         present = np.arange(counts.size) if self.mechanism.known_domain else np.flatnonzero(counts)
-        values = counts[present] + self.mechanism.plan.sigma * self.mechanism.normals(present.size, self.tap)
+        values = counts[present] + self.mechanism.plan.sigma * self.mechanism.normals(present.size, self.rng)
         passed = values > (-np.inf if self.mechanism.known_domain else self.mechanism.plan.threshold)
         return Released(present[passed], values[passed])
 
@@ -345,7 +345,7 @@ def float_cases(generator: Generator) -> list[Case]:
 def test_floats_with_a_threshold_are_detected(generator: Generator) -> None:
     """They exceed delta by a factor of ten, so 16,000 runs are plenty."""
     mechanism = FloatMechanism(honest_gshm(), generator)
-    result = audit(mechanism, tap=SeededTap(7), runs=16_000, more_cases=float_cases(generator))
+    result = audit(mechanism, rng=SeededRng(7), runs=16_000, more_cases=float_cases(generator))
     assert result.contradicts
     assert result.delta_lower > 0.5
     assert "reachable" in result.case
@@ -354,7 +354,7 @@ def test_floats_with_a_threshold_are_detected(generator: Generator) -> None:
 def test_numpy_doubles_on_a_known_domain_are_detected_by_their_bits() -> None:
     """Mironov's observation: bits finer than those of the larger noise reveal the smaller count."""
     result = audit(
-        FloatMechanism(honest_gshm(), "numpy doubles", known_domain=True), tap=SeededTap(8), runs=10_000
+        FloatMechanism(honest_gshm(), "numpy doubles", known_domain=True), rng=SeededRng(8), runs=10_000
     )
     assert result.contradicts
     assert "finest bit" in result.case
@@ -363,7 +363,7 @@ def test_numpy_doubles_on_a_known_domain_are_detected_by_their_bits() -> None:
 @pytest.mark.parametrize("generator", ["inverse cdf", "single precision"])
 def test_float_attacks_do_not_contradict_lattice_noise(generator: Generator) -> None:
     result = audit(
-        PlannedMechanism(honest_gshm()), tap=SeededTap(9), runs=50_000, more_cases=float_cases(generator)
+        PlannedMechanism(honest_gshm()), rng=SeededRng(9), runs=50_000, more_cases=float_cases(generator)
     )
     assert not result.contradicts
 
@@ -377,7 +377,7 @@ def test_reachable_values_are_recognised() -> None:
     """Every value made from a count is reachable from it."""
     for generator, reachable in (("inverse cdf", from_inverse_cdf), ("single precision", from_single_precision)):
         mechanism = FloatMechanism(honest_gshm(), generator)  # type: ignore[arg-type]
-        values = 12 + honest_gshm().sigma * mechanism.normals(20_000, SeededTap(1))
+        values = 12 + honest_gshm().sigma * mechanism.normals(20_000, SeededRng(1))
         assert reachable(honest_gshm().sigma)(values, 12).all()
 
 
@@ -388,10 +388,10 @@ def test_fast_path_has_the_distribution_of_the_protocol() -> None:
     """Distances of every count and of their mean; false alarm 1e-10. Wrong noise is detected."""
     counts, runs = (1, 8, 0, 9, 1000), 8_000
     bound = kolmogorov_bound(runs, len(counts) + 1)
-    other = through_protocol(PlannedMechanism(honest()), [counts], runs, SeededTap(22))
+    other = through_protocol(PlannedMechanism(honest()), [counts], runs, SeededRng(22))
 
     def distance(fast: PlannedMechanism) -> float:
-        one = simulate(fast, counts, runs, SeededTap(21))
+        one = simulate(fast, counts, runs, SeededRng(21))
         sums = kolmogorov_distance(np.nansum(one, axis=1), np.nansum(other, axis=1))
         return max(sums, *(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts))))
 
@@ -403,14 +403,14 @@ def test_fast_path_has_the_distribution_of_the_protocol() -> None:
 
 def test_subclass_goes_through_the_protocol() -> None:
     class Silent(PlannedMechanism):
-        def begin(self, tap: Tap) -> Session:  # type: ignore[override]  # noqa: ARG002
+        def begin(self, rng: Rng) -> Session:  # type: ignore[override]  # noqa: ARG002
             return SilentSession()
 
     class SilentSession:
         def release(self, counts: IntArray) -> Released:  # noqa: ARG002
             return Released(np.zeros(0, dtype=np.int64), np.zeros(0))
 
-    assert np.isnan(simulate(Silent(honest()), (1000,), 5, SeededTap(1))).all()
+    assert np.isnan(simulate(Silent(honest()), (1000,), 5, SeededRng(1))).all()
 
 
 # --- parameters and cases -------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_subclass_goes_through_the_protocol() -> None:
 )
 def test_bad_parameters(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidParameter):
-        audit(PlannedMechanism(honest()), tap=SeededTap(1), **wrong)  # type: ignore[arg-type]
+        audit(PlannedMechanism(honest()), rng=SeededRng(1), **wrong)  # type: ignore[arg-type]
 
 
 def test_a_plan_without_a_bound_is_refused() -> None:

@@ -132,7 +132,7 @@ def enumerated_delta(noise: LatticeNoise, k: int, m: int, epsilon: float) -> flo
         float(
             oracle.delta_discrete_case(
                 j=k - r, r=r, s=s, lattice=noise.lattice, variance=noise.variance,
-                variance_shared=noise.variance_shared, limit=noise.limit, epsilon=epsilon, direction=direction,
+                variance_shared=noise.variance_shared, limit=noise.tau_steps, epsilon=epsilon, direction=direction,
             )
         )
         for r in range(m + 1)
@@ -171,11 +171,11 @@ def test_deep_tails_stay_sharp() -> None:
 
 @pytest.mark.slow
 def test_large_deltas_have_discrete_plans() -> None:
-    assert plan(epsilon=0.5, delta=0.1, max_nonzero=5, noise="discrete").certificate.delta <= 0.1
+    assert plan(epsilon=0.5, delta=0.1, max_nonzero=5, noise="discrete").proof.delta <= 0.1
 
 
 def test_tiny_deltas_have_discrete_plans() -> None:
-    assert plan(epsilon=1.0, delta=1e-150, max_nonzero=2, noise="discrete").certificate.delta <= 1e-150
+    assert plan(epsilon=1.0, delta=1e-150, max_nonzero=2, noise="discrete").proof.delta <= 1e-150
 
 
 @pytest.mark.parametrize(("lattice", "variance", "gamma", "limit", "k", "m", "epsilon"), SMALL)
@@ -226,7 +226,7 @@ PLANS = [
 def test_discrete_plans_cost_nothing(epsilon: float, delta: float, k: int | None, m: int) -> None:
     ideal = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="continuous")
     real = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="discrete")
-    assert real.certificate.delta <= delta
+    assert real.proof.delta <= delta
     assert real.total_noise <= ideal.total_noise * 1.002
     assert real.tau <= ideal.tau * 1.002
 
@@ -235,7 +235,7 @@ def test_a_discrete_plan_shows_the_exact_noise() -> None:
     data = plan(epsilon=0.35, delta=1e-5, max_nonzero=10, noise="discrete").to_dict()
     assert data["noise"] == "discrete"
     assert Fraction(data["variance_steps"]) == Fraction(data["variance_shared_steps"]) * int(data["gamma"])
-    assert data["tau"] == data["limit_steps"] / data["lattice"]
+    assert data["tau"] == data["tau_steps"] / data["lattice"]
     assert data["sigma"] == math.sqrt(Fraction(data["variance_steps"])) / data["lattice"]
 
 

@@ -33,14 +33,14 @@ def numbers_of(noise: RoundsNoise) -> Rounds:
     """The oracle's form of the same numbers."""
     own: oracle.Laplace | oracle.Gaussian | None = None
     if isinstance(noise.alone, LaplaceNoise):
-        own = oracle.Laplace(noise.alone.scale, noise.alone.limit)
+        own = oracle.Laplace(noise.alone.scale, noise.alone.tau_steps)
     elif isinstance(noise.alone, LatticeNoise):
-        own = oracle.Gaussian(noise.alone.lattice, noise.alone.variance, noise.alone.limit)
+        own = oracle.Gaussian(noise.alone.lattice, noise.alone.variance, noise.alone.tau_steps)
     return Rounds(
         lattice=noise.lattice,
         variance=noise.variance,
         parts=noise.parts,
-        limits=noise.limits,
+        limits=noise.thresholds_steps,
         cuts=noise.cuts,
         sizes=noise.sizes,
         measure=noise.measure,
@@ -59,7 +59,7 @@ def noise_of(numbers: Rounds) -> RoundsNoise:
         lattice=numbers.lattice,
         variance=numbers.variance,
         parts=numbers.parts,
-        limits=numbers.limits,
+        thresholds_steps=numbers.limits,
         cuts=numbers.cuts,
         sizes=numbers.sizes,
         measure=numbers.measure,
@@ -144,7 +144,7 @@ def _random_noise(rng: random.Random) -> RoundsNoise:
         reach = lattice * rng.randint(1, 64)
         own = max(Fraction(round(reach**2 / log_uniform(rng, 0.003, 3) ** 2)), Fraction(1 << 24))
         sums = (SumNoise(Fraction(-1), Fraction(1), reach, own, rng.choice((1, 1, 5))),)
-    return RoundsNoise(**numbers, limits=limits, cuts=cuts, alone=alone, sums=sums)
+    return RoundsNoise(**numbers, thresholds_steps=limits, cuts=cuts, alone=alone, sums=sums)
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 50))])
@@ -201,9 +201,13 @@ def test_the_event_does_not_depend_on_the_estimate_that_starts_its_search(monkey
 PERCENT: dict[str, Callable[[RoundsNoise], dict[str, Any]]] = {
     "variance": lambda noise: {"variance": noise.variance * Fraction(101, 100)},
     "lattice": lambda noise: {"lattice": noise.lattice - noise.lattice // 100},
-    "limits": lambda noise: {"limits": tuple(limit + limit // 100 for limit in noise.limits)},
-    "last limit": lambda noise: {"limits": (*noise.limits[:-1], noise.limits[-1] + noise.limits[-1] // 100)},
-    "early limit": lambda noise: {"limits": (noise.limits[0] + noise.limits[0] // 100, *noise.limits[1:])},
+    "limits": lambda noise: {"limits": tuple(limit + limit // 100 for limit in noise.thresholds_steps)},
+    "last limit": lambda noise: {
+        "limits": (*noise.thresholds_steps[:-1], noise.thresholds_steps[-1] + noise.thresholds_steps[-1] // 100)
+    },
+    "early limit": lambda noise: {
+        "limits": (noise.thresholds_steps[0] + noise.thresholds_steps[0] // 100, *noise.thresholds_steps[1:])
+    },
     "most items": lambda noise: {"most_items": noise.most_items - 3},
     "a part less": lambda noise: {"parts": (*noise.parts[:-1], noise.parts[-1] - noise.parts[-1] // 100)},
     "measurement": lambda noise: {"measure": noise.measure - noise.measure // 100},

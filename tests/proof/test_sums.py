@@ -60,7 +60,7 @@ def columns(release: Any) -> dict[str, Any]:
 )
 def test_plans_are_certified_and_cost_what_they_must(bound: dict[str, Any], sums: list[tuple[int, int]]) -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, sums=sums, **bound)
-    assert plan.certificate.delta <= 1e-6
+    assert plan.proof.delta <= 1e-6
     assert isinstance(plan.noise, LatticeNoise)
     assert [(int(sum_noise.low), int(sum_noise.high)) for sum_noise in plan.sums] == sums
     gaussian: dict[str, Any] = {} if "top" in bound or "public_items" in bound else {"mechanism": "gaussian"}
@@ -256,7 +256,7 @@ def test_plans_with_sums_serve_whole_releases_only() -> None:
 def test_noise_too_large_for_the_finest_steps_uses_coarser_ones() -> None:
     plan = dphist.plan(epsilon=0.01, delta=1e-9, max_items_per_user=100, sums=[(0, 1)], weights=[0.01])
     assert plan.sums[0].reach < FINEST_REACH
-    assert plan.certificate.delta <= 1e-9
+    assert plan.proof.delta <= 1e-9
 
 
 def less_noise(sum_noise: dict[str, Any]) -> dict[str, Any]:

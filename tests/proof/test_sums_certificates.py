@@ -243,7 +243,7 @@ def random_plan(random: Random, kind: str) -> tuple[LatticeNoise, Contract]:
 
 
 def mechanism_of(noise: LatticeNoise) -> Mechanism:
-    limit = None if isinstance(noise, PublicNoise) else noise.limit
+    limit = None if isinstance(noise, PublicNoise) else noise.tau_steps
     sums = tuple((sum_noise.reach, sum_noise.variance) for sum_noise in noise.sums)
     return Mechanism(
         noise.lattice, noise.variance, noise.variance_shared, limit, sums, top_k=noise.offset == "opposite"
@@ -317,7 +317,7 @@ def test_one_sum_with_planned_noise_is_tight() -> None:
         if trial.aligned
         and trial.large(16)
         and len(trial.noise.sums) == 1
-        and (trial.contract.items == 1 or trial.noise.limit**2 >= 6 * trial.noise.variance)
+        and (trial.contract.items == 1 or trial.noise.tau_steps**2 >= 6 * trial.noise.variance)
     ]
     assert len(plain) >= 5
     assert [trial for trial in plain if trial.delta() > 1.01 * trial.exact] == []
@@ -402,6 +402,6 @@ def test_a_plan_with_its_real_numbers(epsilon: float) -> None:
     assert low <= high <= 1.001 * low
     delta = certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta
     assert (1 - 1e-9) * low <= delta <= 1.005 * low
-    assert epsilon < 1.0 or plan.certificate.delta <= 1e-3
+    assert epsilon < 1.0 or plan.proof.delta <= 1e-3
     if epsilon < 1.0:  # beyond, new counts are the worst, or nearly
         assert certify_noise(replace(plan.noise, sums=()), plan.contract, epsilon=epsilon).delta < 0.9 * low

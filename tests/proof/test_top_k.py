@@ -19,7 +19,7 @@ from dphist.planning.planner import plan
 from dphist.proof.certify import certify_lattice
 from dphist.proof.lattice import squared_sensitivity_top_k
 from dphist.releasing.noise import Cut, begin
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event
 from oracles_top_k import (
     RULES,
@@ -428,7 +428,7 @@ def test_sensitivity_covers_all_moves(rule: OffsetRule) -> None:
 )
 def test_opposite_offset_beats_the_papers_rule(k: int, noise: float, threshold: float) -> None:
     ours, paper = (plan(epsilon=0.35, delta=1e-5, top=k, offset=rule) for rule in WITH_OFFSET)
-    assert ours.certificate.delta <= 1e-5
+    assert ours.proof.delta <= 1e-5
     assert ours.total_noise / paper.total_noise <= noise
     assert ours.tau / paper.tau <= threshold
 
@@ -470,10 +470,10 @@ def test_law_of_the_released_counts(rule: OffsetRule) -> None:
     """
     runs, count, subtracted = 5_000, 5000, 700
     made = plan(epsilon=1.0, delta=1e-4, top=8, offset=rule)
-    tap, noise = SeededTap(5), made.noise
+    rng, noise = SeededRng(5), made.noise
     values = np.array(
         [
-            begin(made, tap, Cut(subtracted)).release(subtracted + np.array([count, count + 10])).values - [0, 10]
+            begin(made, rng, Cut(subtracted)).release(subtracted + np.array([count, count + 10])).values - [0, 10]
             for _ in range(runs)
         ]
     )

@@ -105,7 +105,7 @@ def test_a_vector_costs_as_much_as_a_sum_of_its_norm(bound: dict[str, Any], colu
     budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "weights": [0.2, 0.3], **bound}
     with_vector = dphist.plan(sums=[(0, 3), (-5, 5, columns)], **budget)
     with_sum = dphist.plan(sums=[(0, 3), (-5, 5)], **budget)
-    assert with_vector.certificate.delta <= 1e-6
+    assert with_vector.proof.delta <= 1e-6
     assert with_vector.sigma == pytest.approx(with_sum.sigma, rel=1e-6)
     assert with_vector.threshold == pytest.approx(with_sum.threshold, rel=1e-3)
     assert with_vector.sums[1].sigma == pytest.approx(with_sum.sums[1].sigma, rel=1e-6)

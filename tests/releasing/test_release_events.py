@@ -56,7 +56,7 @@ def test_counts_are_right_up_to_noise(options: dict[str, Any]) -> None:
     assert not set(released) & {"rare", "unique"}
     assert near(found, COUNTS)
     assert found.private
-    assert found.certificate.delta <= 1e-12
+    assert found.proof.delta <= 1e-12
     assert list(released.values()) == sorted(released.values(), reverse=True)
 
 
@@ -92,7 +92,7 @@ def test_lower_threshold_raises_the_threshold_by_as_much() -> None:
     at_one = dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, seed=1)
     assert len(at_one) == 1
     assert len(dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, lower_threshold=60, seed=1)) == 0
-    assert at_one.document()["counts"]["greater_than"] == at_one.plan.threshold
+    assert at_one.document()["counts"]["threshold"] == at_one.plan.threshold
 
 
 def test_top_with_a_cap_keeps_the_largest() -> None:
@@ -171,7 +171,7 @@ def test_a_public_list_is_released_completely_and_nothing_else(tmp_path: Path) -
     assert set(as_dict(found)) == {"tea", "nobody", "unique"}
     assert near(found, {**COUNTS, "nobody": 0})
     assert found.plan.mechanism == "rounds"
-    assert found.document()["counts"]["greater_than"] is None
+    assert found.document()["counts"]["threshold"] is None
 
 
 def frames() -> list[Any]:

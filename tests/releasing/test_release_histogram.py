@@ -432,7 +432,7 @@ def with_noise(plan: Plan, **changes: Any) -> Plan:
 def test_unsound_plans_are_refused() -> None:
     assert isinstance(CSH.noise, LatticeNoise)
     tampered = [
-        with_noise(CSH, limit=CSH.noise.limit * 9 // 10),
+        with_noise(CSH, limit=CSH.noise.tau_steps * 9 // 10),
         with_noise(CSH, variance=CSH.noise.variance * Fraction(8, 10), variance_shared=Fraction(0)),
         with_noise(CSH, variance_shared=Fraction(0)),
         dataclasses.replace(CSH, contract=Contract(25)),
@@ -451,9 +451,9 @@ def test_unsound_plans_are_refused() -> None:
 
 
 def test_the_certificate_is_recomputed() -> None:
-    lie = dataclasses.replace(GSHM, certificate=dataclasses.replace(GSHM.certificate, delta=1e-30))
+    lie = dataclasses.replace(GSHM, proof=dataclasses.replace(GSHM.proof, delta=1e-30))
     release = release_histogram([1], [10**6], lie)
-    assert release.certificate == GSHM.certificate == release.plan.certificate
+    assert release.proof == GSHM.proof == release.plan.proof
 
 
 BAD_COUNTS: dict[str, tuple[list[Any], str]] = {

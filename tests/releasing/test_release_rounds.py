@@ -91,7 +91,7 @@ def test_a_dry_run_says_what_to_expect_and_reads_nothing(tmp_path: Path) -> None
     assert "No event was read and nothing was released" in done.out
     data = command(tmp_path, *words, "--json").data
     assert data["request"]["goal"] == "keys"
-    assert data["plan"]["certificate"]["delta"] <= 1e-6
+    assert data["plan"]["proof"]["delta"] <= 1e-6
     assert names(tmp_path) == set()
 
 

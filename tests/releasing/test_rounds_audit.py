@@ -32,9 +32,9 @@ from dphist.planning.estimate import size_bounds
 from dphist.planning.rounds import plan_rounds
 from dphist.proof.rounds import event_of_rounds
 from dphist.releasing import rounds as real
+from dphist.sampling.rng import SeededRng
 from dphist.sampling.sampler import ExactSampler
 from dphist.sampling.table import GaussianLaw, LaplaceLaw
-from dphist.sampling.tap import SeededTap
 from rounds_counts import GivenCounts, MemoryRounds, task_of
 from scheduling import crossed
 
@@ -82,13 +82,16 @@ FAULTS: Final = {
     ),
     "no shared draw": ("if shared else 0", "if False else 0"),
     "sizes without noise": (
-        "noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(tap)).tolist()",
+        "noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(rng)).tolist()",
         "true.tolist()",
     ),
     "an item that nobody with one item has": ("& (users > 0)", "& (users >= 0)"),
     "an item on nobody's list": ("alive[weights > 0], weights[weights > 0]", "alive, weights"),
     "the threshold of users with one item compared with >=": ("(steps > noise.lattice", "(steps >= noise.lattice"),
-    "a limit compared with >=": ("pooled > total * noise.limits", "pooled >= total * noise.limits"),
+    "a limit compared with >=": (
+        "pooled > total * noise.thresholds_steps",
+        "pooled >= total * noise.thresholds_steps",
+    ),
 }
 
 
@@ -132,7 +135,7 @@ class Case:
 def undecided(noise: RoundsNoise) -> tuple[float, ...]:
     """What others have to add so that an item likely stays until the last round, more so with the user."""
     pooled = [
-        noise.pooled_parts(r) * (0.25 * noise.limits[r] + 0.75 * noise.cuts[r]) / noise.lattice
+        noise.pooled_parts(r) * (0.25 * noise.thresholds_steps[r] + 0.75 * noise.cuts[r]) / noise.lattice
         for r in range(noise.rounds - 1)
     ]
     moves = np.diff([0.0, *pooled]) / np.array(noise.parts[:-1])
@@ -146,7 +149,7 @@ def near_a_cut() -> Case:
 
 
 def run(
-    module: Any, plan: Plan, case: Case, copies: int, tap: SeededTap, *, present: bool
+    module: Any, plan: Plan, case: Case, copies: int, rng: SeededRng, *, present: bool
 ) -> tuple[Any, Any, int]:
     """Published numbers of all copies: by item, the logarithm of how much likelier they are with the user."""
     noise, size = noise_of(plan), copies * case.items
@@ -168,8 +171,8 @@ def run(
         np.full(size, case.alone + case.one * present),
         np.full(size, case.known),
     )
-    found = module.find_items(noise, counts, tap)
-    result = module.measure_items(plan, counts, found, tap)
+    found = module.find_items(noise, counts, rng)
+    result = module.measure_items(plan, counts, found, rng)
     ratio = np.zeros(size)
     if case.several:
         pooled = np.cumsum(np.array(noise.parts) * [math.floor(base * lattice) for base in case.base])
@@ -199,10 +202,10 @@ def attacked(module: Any, plan: Plan, case: Case, *, copies: int, batches: int =
 
     A first batch of both sides chooses the level, and whether items have to be listed, in place of likely.
     """
-    tap, factor = SeededTap(seed), math.exp(plan.budget.epsilon)
+    rng, factor = SeededRng(seed), math.exp(plan.budget.epsilon)
 
     def likely(present: bool) -> tuple[Any, Any]:
-        ratio, listed, _ = run(module, plan, case, copies, tap, present=present)
+        ratio, listed, _ = run(module, plan, case, copies, rng, present=present)
         return ratio, listed.any(axis=1)
 
     (ratio, listed), (without, listed_without) = likely(True), likely(False)
@@ -260,10 +263,10 @@ def test_the_certificate_is_nearly_used() -> None:
     assert 0.5 * plan.budget.delta < attacked(real, plan, shared_items(1), copies=400_000, batches=25)
     # The bound holds for all cuts. At a delta that attacks can see, half of the items would leave in time.
     uncut = replace(plan, noise=replace(noise_of(plan), cuts=(0,) * (ROUNDS - 1)))
-    event, runs, tap = event_of_rounds(noise_of(uncut)), 120_000, SeededTap(3)
+    event, runs, rng = event_of_rounds(noise_of(uncut)), 120_000, SeededRng(3)
     assert event == event_of_rounds(noise_of(plan))
     hits = sum(
-        int(run(real, uncut, new_items(event.items), 2_000, tap, present=True)[1].any(axis=1).sum())
+        int(run(real, uncut, new_items(event.items), 2_000, rng, present=True)[1].any(axis=1).sum())
         for _ in range(60)
     )
     spread = 6.7 * math.sqrt(event.several / runs)
@@ -297,11 +300,11 @@ def test_sizes_without_noise_are_contradicted() -> None:
     one_item = real.Found(np.zeros(1, np.int64), np.ones(1, np.int8), np.zeros(1), None)
 
     def bound(module: Any) -> float:
-        hits, tap, runs = [0, 0], SeededTap(5), 20
+        hits, rng, runs = [0, 0], SeededRng(5), 20
         for side in (0, 1):
             counts = GivenCounts([], lambda _: (np.zeros(1, np.int64),), partial(mul, [6 - side]))
             for _ in range(runs):
-                sizes = module.measure_items(plan, counts, one_item, tap).sizes
+                sizes = module.measure_items(plan, counts, one_item, rng).sizes
                 hits[side] += int(np.count_nonzero(np.array(sizes) == 6 * noise_of(plan).lattice))
         return delta_lower_bound(hits[0], hits[1], runs * buckets, epsilon=plan.budget.epsilon, risk=RISK)
 
@@ -352,7 +355,7 @@ def without_noise(plan: Plan, bucket: int) -> GivenCounts:
     if noise.listed:
         found[:] = -1
     rounds = [
-        np.where(found == r + 1, 10 * noise.limits[0], noise.limits[-1]).astype(np.int64)
+        np.where(found == r + 1, 10 * noise.thresholds_steps[0], noise.thresholds_steps[-1]).astype(np.int64)
         for r in range(noise.rounds)
     ]
     alone = np.where(found == 0, 10**5, 0) if noise.alone is not None else None
@@ -400,8 +403,8 @@ def draws_of(
 ) -> tuple[list[tuple[Any, int]], int]:
     counts = without_noise(plan, bucket)
     with silent(monkeypatch) as asked:
-        found = module.find_items(noise_of(plan), counts, SeededTap(1))
-        measured = module.measure_items(plan, counts, found, SeededTap(1))
+        found = module.find_items(noise_of(plan), counts, SeededRng(1))
+        measured = module.measure_items(plan, counts, found, SeededRng(1))
     return sorted(asked, key=repr), measured.limit
 
 
@@ -438,8 +441,8 @@ def test_a_fault_asks_for_other_noise(monkeypatch: pytest.MonkeyPatch, fault: st
 
 def everything(module: Any, plan: Plan, counts: GivenCounts) -> list[Any]:
     """What is published, and what left the lists when."""
-    found = module.find_items(noise_of(plan), counts, SeededTap(1))
-    measured = module.measure_items(plan, counts, found, SeededTap(1))
+    found = module.find_items(noise_of(plan), counts, SeededRng(1))
+    measured = module.measure_items(plan, counts, found, SeededRng(1))
     arrays = [found.numbers, found.found_in, found.score, found.alone, measured.weights, *measured.sums]
     lists = [None if array is None else array.tolist() for array in arrays]
     return [*lists, measured.sizes, measured.limit, counts.left]
@@ -495,7 +498,7 @@ def found_without_noise(
     counts = GivenCounts([np.array(one) for one in rounds], lambda _: (), lambda _: [], alone)
     with monkeypatch.context() as patch:
         patch.setattr(ExactSampler, "_sample", lambda _, n, *__: np.full(n, noise))
-        found = module.find_items(noise_of(honest()), counts, SeededTap(1))
+        found = module.find_items(noise_of(honest()), counts, SeededRng(1))
     numbers = found.numbers.tolist()
     return (
         dict(zip(numbers, found.found_in.tolist(), strict=True)),
@@ -508,8 +511,13 @@ def items_at_limits() -> tuple[list[Any], Any]:
     """Items 0 to 4 are at the limit of a round, 5 to 9 above; 10 is at that of users with one item, 11 above."""
     noise = noise_of(honest())
     assert noise.alone is not None
-    weights = [*noise.limits, *(limit + 1 for limit in noise.limits), noise.limits[-1], noise.limits[-1]]
-    return [weights] * ROUNDS, np.array([0] * 2 * ROUNDS + [noise.alone.limit + 1, noise.alone.limit + 2])
+    weights = [
+        *noise.thresholds_steps,
+        *(limit + 1 for limit in noise.thresholds_steps),
+        noise.thresholds_steps[-1],
+        noise.thresholds_steps[-1],
+    ]
+    return [weights] * ROUNDS, np.array([0] * 2 * ROUNDS + [noise.alone.tau_steps + 1, noise.alone.tau_steps + 2])
 
 
 def test_an_item_at_a_limit_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,12 +545,12 @@ def test_evidence_is_pooled_by_parts_and_what_is_found_or_hopeless_leaves(monkey
 def uneven_items() -> tuple[list[Any]]:
     """Item 0 is found in the first round, 1 in the third, 2 is hopeless in the first, 3 is found last, 4 never."""
     noise = noise_of(honest())
-    first, half = noise.cuts[0], [limit // 2 for limit in noise.limits]
+    first, half = noise.cuts[0], [limit // 2 for limit in noise.thresholds_steps]
     return ([
-        [noise.limits[0] + 1, first + 7, first - 1, first, half[0]],
+        [noise.thresholds_steps[0] + 1, first + 7, first - 1, first, half[0]],
         [10**9, 2 * noise.cuts[1] + 99, 10**9, 2 * noise.cuts[1], half[1]],
-        [10**9, 10 * noise.limits[2], 10**9, 2 * noise.cuts[2] + 456, half[2]],
-        [10**9, 10**9, 10**9, 10 * noise.limits[3], 1],
+        [10**9, 10 * noise.thresholds_steps[2], 10**9, 2 * noise.cuts[2] + 456, half[2]],
+        [10**9, 10**9, 10**9, 10 * noise.thresholds_steps[3], 1],
         [10**9] * 5,
     ],)  # fmt: skip
 

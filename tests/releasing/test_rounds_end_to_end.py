@@ -18,7 +18,7 @@ from dphist.model import Budget, LaplaceNoise, Plan, RoundsNoise
 from dphist.planning.estimate import Evidence, estimate, size_bounds
 from dphist.planning.rounds import plan_rounds
 from dphist.releasing.rounds import evidence_of, find_items, limit_of, measure_items
-from dphist.sampling.tap import SecureTap
+from dphist.sampling.rng import SecureRng
 from rounds_counts import MemoryRounds, task_of
 from scheduling import THOROUGH
 
@@ -58,11 +58,11 @@ class Released(NamedTuple):
     limit: int
 
 
-def released(plan: Plan, tap: SecureTap) -> Released:
+def released(plan: Plan, rng: SecureRng) -> Released:
     noise = noise_of(plan)
     counted = MemoryRounds(*pairs(), ITEMS, task_of(noise))
-    found = find_items(noise, counted, tap)
-    result = measure_items(plan, counted, found, tap)
+    found = find_items(noise, counted, rng)
+    result = measure_items(plan, counted, found, rng)
     counts = estimate(evidence_of(plan, found, result)).count
 
     def whole(column: Any) -> Any:
@@ -124,7 +124,7 @@ class Law:
             alive &= sums > 0
             pooled += part * (sums + self.normal(rng, W / part, ITEMS))
             total = sum(noise.parts[: r + 1])
-            found = alive & (pooled / total > noise.limits[r] / noise.lattice)
+            found = alive & (pooled / total > noise.thresholds_steps[r] / noise.lattice)
             found_in[found], score[found] = r + 1, (pooled / total)[found]
             alive &= ~found
             if r < len(noise.cuts):
@@ -149,7 +149,7 @@ class Law:
             found_in[found].astype(int), np.nan_to_num(score[found]),
             tuple(noise.deviation(r) for r in range(noise.rounds)), alone[found],
             noise.alone.sigma if noise.alone else 0.0, noisy[found], own, shared, limit, users, noise.sigma_sizes,
-            bounds, tuple(limit / noise.lattice for limit in noise.limits), noise.most_items,
+            bounds, tuple(limit / noise.lattice for limit in noise.thresholds_steps), noise.most_items,
         )  # fmt: skip
         counts[found] = estimate(evidence).count
         return Released(found_in, score, np.where(found, alone, np.nan), noisy, counts, users, limit)
@@ -206,10 +206,10 @@ def simulated(law: Law, runs: int, seed: int) -> list[Released]:
 
 @pytest.mark.parametrize("gaussian", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_releases_have_the_law_of_the_mechanism(gaussian: bool) -> None:
-    plan, tap, runs = plan_of(gaussian), SecureTap(), 1000 if THOROUGH else 200
+    plan, rng, runs = plan_of(gaussian), SecureRng(), 1000 if THOROUGH else 200
     law, others = Law(plan), simulated(Law(plan), 100, 1)
     right = Seen(simulated(law, 2 * runs, 2), others)
-    away = Seen([released(plan, tap) for _ in range(runs)], others).away(right)
+    away = Seen([released(plan, rng) for _ in range(runs)], others).away(right)
     assert away.max() < ALLOWED, NAMES[int(away.argmax())]
     # The same number of wrong releases, simulated so that this does not depend on chance.
     wrong = Seen(simulated(Law(plan, scale=1.05), runs, 3), others).away(right)

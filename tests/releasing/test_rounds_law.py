@@ -18,7 +18,7 @@ from dphist.counting.task import Choice, Events, RoundsTask
 from dphist.model import Budget, LaplaceNoise, LatticeNoise, RoundsNoise
 from dphist.planning.rounds import plan_rounds
 from dphist.releasing.rounds import Found, find_items, measure_items
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 
 Array = NDArray[np.int64]
 ITEMS = 30_000
@@ -82,7 +82,7 @@ NOISE = RoundsNoise(
     lattice=64,
     variance=Fraction(60**2 * 9, 2),
     parts=(4, 5, 9),
-    limits=(640, 620, 612),
+    thresholds_steps=(640, 620, 612),
     cuts=(0, 0),
     sizes=3,
     measure=7,
@@ -94,32 +94,32 @@ WEIGHTS = (590, 610, 600)
 
 def numbers_of(noise: RoundsNoise) -> oracle.Rounds:
     return oracle.Rounds(
-        noise.lattice, noise.variance, noise.parts, noise.limits, noise.cuts, noise.sizes, noise.measure,
+        noise.lattice, noise.variance, noise.parts, noise.thresholds_steps, noise.cuts, noise.sizes, noise.measure,
         noise.most_items, noise.growth,
     )  # fmt: skip
 
 
 def test_each_round_finds_as_many_items_as_the_oracle_says() -> None:
-    found = find_items(NOISE, counts(WEIGHTS), SeededTap(3))
+    found = find_items(NOISE, counts(WEIGHTS), SeededRng(3))
     before = 0.0
     for rounds in (1, 2, 3):
-        numbers = replace(numbers_of(NOISE), parts=NOISE.parts[:rounds], limits=NOISE.limits[:rounds])
+        numbers = replace(numbers_of(NOISE), parts=NOISE.parts[:rounds], limits=NOISE.thresholds_steps[:rounds])
         chance = float(oracle.passing_summed(numbers, WEIGHTS[:rounds]))
         assert chance - before > 0.05
         share = np.count_nonzero(found.found_in <= rounds) / ITEMS
         assert near(share, chance, ITEMS)
         before = chance
     # Pooled evidence is above the limit of its round, and unbiased but for that.
-    for number, limit in enumerate(NOISE.limits):
+    for number, limit in enumerate(NOISE.thresholds_steps):
         scores = found.score[found.found_in == number + 1] * NOISE.lattice
         assert scores.min() > limit
     assert (found.alone is None) == (NOISE.alone is None)
 
 
 def test_hopeless_items_leave_and_do_not_come_back() -> None:
-    noise = replace(NOISE, limits=(10**6, 10**6, 1), cuts=(595, 0))
+    noise = replace(NOISE, thresholds_steps=(10**6, 10**6, 1), cuts=(595, 0))
     made = counts(WEIGHTS)
-    found = find_items(noise, made, SeededTap(4))
+    found = find_items(noise, made, SeededRng(4))
     chance = 1 - float(oracle.tail_of(oracle.pooled_law((4,), noise.variance), 4 * (595 - WEIGHTS[0])))
     assert near(len(made.gone[1]) / ITEMS, chance, ITEMS)
     assert not np.isin(found.numbers, made.gone[1]).any()
@@ -129,10 +129,10 @@ def test_hopeless_items_leave_and_do_not_come_back() -> None:
 
 def test_items_that_no_list_has_are_never_found() -> None:
     nobody = np.arange(0, ITEMS, 3)
-    noise = replace(NOISE, limits=(1, 1, 1), cuts=(0, 0))
-    found = find_items(noise, counts((0, 0, 0), nobody=nobody), SeededTap(5))
+    noise = replace(NOISE, thresholds_steps=(1, 1, 1), cuts=(0, 0))
+    found = find_items(noise, counts((0, 0, 0), nobody=nobody), SeededRng(5))
     assert found.numbers.size == 0
-    found = find_items(noise, counts(WEIGHTS, nobody=nobody), SeededTap(5))
+    found = find_items(noise, counts(WEIGHTS, nobody=nobody), SeededRng(5))
     assert not np.isin(found.numbers, nobody).any()
 
 
@@ -142,23 +142,23 @@ def test_items_that_no_list_has_are_never_found() -> None:
     ids=["laplace", "gaussian"],
 )
 def test_users_with_one_item_find_only_what_they_have(own: LaplaceNoise | LatticeNoise) -> None:
-    noise = replace(NOISE, alone=own, limits=(10**6,) * 3)
+    noise = replace(NOISE, alone=own, thresholds_steps=(10**6,) * 3)
     users = np.zeros(ITEMS, np.int64)
     users[: ITEMS // 2] = 1
     known = np.zeros(ITEMS, bool)
     known[::100] = True
     made = counts(WEIGHTS, users=users, known=known)
-    found = find_items(noise, made, SeededTap(6))
+    found = find_items(noise, made, SeededRng(6))
     numbers = found.numbers[found.found_in == 0]
     assert (users[numbers] > 0).all()
     assert not known[numbers].any()
     law = (
-        oracle.Laplace(own.scale, own.limit)
+        oracle.Laplace(own.scale, own.tau_steps)
         if isinstance(own, LaplaceNoise)
         else oracle.Gaussian(2, Fraction(32), 7)
     )
     candidates = int((users.astype(bool) & ~known).sum())
-    assert near(numbers.size / candidates, float(law.tail(own.limit + 1)), candidates)
+    assert near(numbers.size / candidates, float(law.tail(own.tau_steps + 1)), candidates)
     # Known items are released whatever happens, and both kinds leave the lists before the first round.
     assert set(found.numbers[found.found_in == -1]) == set(np.flatnonzero(known))
     assert set(made.gone[0]) == set(found.numbers)
@@ -176,10 +176,10 @@ def test_sizes_and_measurement_have_their_noise() -> None:
     numbers, sizes = np.arange(ITEMS), []
     for seed in range(40):
         made = counts(())
-        measured = measure_items(plan, made, found_first(numbers[:2]), SeededTap(seed))
+        measured = measure_items(plan, made, found_first(numbers[:2]), SeededRng(seed))
         sizes += [size - USERS * noise.lattice for size in measured.sizes]
     assert np.mean(np.square(sizes)) == pytest.approx(float(noise.variance / noise.sizes), rel=0.4)
-    measured = measure_items(plan, counts(()), found_first(numbers), SeededTap(7))
+    measured = measure_items(plan, counts(()), found_first(numbers), SeededRng(7))
     assert measured.weights is not None
     draws = measured.weights * noise.lattice - 1000
     variance = float(noise.measure_noise(measured.limit)[0])

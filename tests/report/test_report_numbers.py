@@ -97,9 +97,7 @@ def test_the_curve_is_the_certified_one() -> None:
         assert len(facts.curve) == (41 if name == "gshm" else 5)
         for epsilon, delta in facts.curve[:: 10 if name == "gshm" else 2]:
             assert delta == delta_at(facts.plan, epsilon)
-        assert (
-            dict(facts.curve)[facts.plan.budget.epsilon] == facts.plan.certificate.delta <= facts.plan.budget.delta
-        )
+        assert dict(facts.curve)[facts.plan.budget.epsilon] == facts.plan.proof.delta <= facts.plan.budget.delta
         assert all(after <= before for (_, before), (_, after) in zip(facts.curve, facts.curve[1:], strict=False))
 
 
@@ -110,7 +108,7 @@ def test_the_curve_of_laplace_noise() -> None:
     assert isinstance(noise, LaplaceNoise)
     assert facts.plan.contract.items == 1
     q = math.exp(-1.0 / float(noise.scale))
-    new = q ** (noise.limit + 1) / (1.0 + q)
+    new = q ** (noise.tau_steps + 1) / (1.0 + q)
     for epsilon in list(curve)[::5]:
         law = {x: (1 - q) / (1 + q) * q ** abs(x) for x in range(-200, 201)}
         moved_by_one = math.fsum(max(0.0, law[x] - math.exp(epsilon) * law[x - 1]) for x in range(-199, 201))

@@ -86,7 +86,9 @@ def test_the_search_and_the_measurement_are_described() -> None:
     assert [step.name for step in rounds.steps] == ["users with one item", *(f"round {n}" for n in range(1, 6))]
     assert [step.items for step in rounds.steps] == list(findings.found[1:])
     assert sum(step.items for step in rounds.steps) == facts.rows.total
-    assert [step.evidence for step in rounds.steps[1:]] == [limit / noise.lattice for limit in noise.limits]
+    assert [step.evidence for step in rounds.steps[1:]] == [
+        limit / noise.lattice for limit in noise.thresholds_steps
+    ]
     assert (rounds.limit, rounds.needed) == (findings.limit, findings.needed)
     assert rounds.measured == pytest.approx(noise.sigma * math.sqrt(rounds.limit))
     assert rounds.most == size_bounds(256)
@@ -115,7 +117,7 @@ def test_the_curve_is_that_of_the_rounds() -> None:
     assert len(facts.curve) == 41
     for epsilon, delta in facts.curve[::10]:
         assert delta == certify_rounds(noise, epsilon=epsilon).delta
-    assert dict(facts.curve)[1.0] == facts.plan.certificate.delta == facts.delta_certified
+    assert dict(facts.curve)[1.0] == facts.plan.proof.delta == facts.delta_certified
 
 
 def test_known_items_and_public_lists(tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ def exact_law(noise: LatticeNoise) -> dict[int, Any]:
 )
 def test_probability_and_error_are_those_of_the_discrete_law(noise: LatticeNoise) -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=10)
-    plan = Plan(plan.budget, plan.contract, noise, plan.analysis, plan.certificate)
+    plan = Plan(plan.budget, plan.contract, noise, plan.analysis, plan.proof)
     counts = np.array([1, 5, 9, 14, 16, 20, 40])
     law = exact_law(noise)
     found = selection_errors(plan, counts, lower=3)
     for count, *numbers in zip(counts, *found, strict=True):
-        passed = {x: p for x, p in law.items() if (int(count) - 2) * 2 + x > 2 + noise.limit}
+        passed = {x: p for x, p in law.items() if (int(count) - 2) * 2 + x > 2 + noise.tau_steps}
         whole = mpmath.fsum(passed.values())
         assert numbers[0] == pytest.approx(float(whole) if count >= 3 else 0.0, rel=1e-9, abs=1e-15)
         if whole > 1e-8:

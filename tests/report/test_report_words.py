@@ -198,7 +198,7 @@ def test_a_user_limit_instead_of_a_top_k_step_keeps_the_largest(tmp_path: Path) 
 def test_the_offset_is_part_of_the_threshold() -> None:
     facts = gather_facts(dphist.release(events(COUNTS, items_per_user=2), **BUDGET, top=3))
     counts = facts.document["counts"]
-    assert counts["greater_than"] == pytest.approx(counts["offset"] + facts.plan.threshold)
+    assert counts["threshold"] == pytest.approx(counts["offset"] + facts.plan.threshold)
     (threshold,) = [one for one in report_data(facts)["numbers"] if one["label"] == "Threshold"]
     assert f"offset + {facts.plan.threshold:.4g}" in threshold["meaning"]
 

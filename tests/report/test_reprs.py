@@ -59,7 +59,7 @@ def test_every_result_is_a_plain_table(tmp_path: Path) -> None:
     accounts = Ledger.init(tmp_path / "budget.ledger", "a & b", epsilon=3, delta=1e-5, accounting="sum").accounts()
     for result in (
         plan,
-        plan.certificate,
+        plan.proof,
         make_release(),
         dphist.compare(**bounds),
         dphist.compare_sums(**bounds, sums=[(0, 5), (0, 9)]),

@@ -12,10 +12,10 @@ import pytest
 
 from dphist import InvalidParameter, plan
 from dphist.audit import PlannedMechanism
-from dphist.model import Certificate, Contract, NeighbourCase
+from dphist.model import Contract, NeighbourCase, Proof
 from dphist.releasing.noise import IntArray, Released
+from dphist.sampling.rng import Rng, SeededRng
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, ExactSampler
-from dphist.sampling.tap import SeededTap, Tap
 from idealised import IdealisedMechanism
 from mechanism_conformance import (
     STUDENT_BOUND,
@@ -29,7 +29,7 @@ from mechanism_conformance import (
 
 RUNS = 10_000
 OWN = np.random.default_rng()
-CERTIFICATE = Certificate(1.0, 0.01, "exact", NeighbourCase(10, 0, 6, "either"), 0.01)
+CERTIFICATE = Proof(1.0, 0.01, "exact", NeighbourCase(10, 0, 6, "either"), 0.01)
 CONTRACT = Contract(10, 10)
 VARIANCE, COVARIANCE, THRESHOLD = 125.0, 25.0, 30.0
 Edit = Callable[[Released, IntArray], Released]
@@ -41,42 +41,42 @@ class Toy:
 
     name: str = "toy"
     contract: Contract = CONTRACT
-    certificate: Certificate = CERTIFICATE
+    proof: Proof = CERTIFICATE
     noise: ExactSampler = field(default_factory=lambda: DiscreteGaussian(100))
     shared: ExactSampler = field(default_factory=lambda: DiscreteGaussian(25))
     threshold: float = THRESHOLD
     fault: str = ""
     edit: Edit | None = None
     kept: int | None = None
-    stock: dict[int, tuple[Tap, list[IntArray]]] = field(default_factory=dict)
+    stock: dict[int, tuple[Rng, list[IntArray]]] = field(default_factory=dict)
 
-    def take(self, sampler: ExactSampler, n: int, tap: Tap) -> IntArray:
-        """Draws from a stock, made in bulk for each tap: these tests begin a million sessions."""
+    def take(self, sampler: ExactSampler, n: int, rng: Rng) -> IntArray:
+        """Draws from a stock, made in bulk for each rng: these tests begin a million sessions."""
         owner, stock = self.stock.get(id(sampler), (None, [np.zeros(0, dtype=np.int64)]))
-        if owner is not tap or stock[0].size < n:
-            stock = [sampler.draw(1 << 16, tap)]
-            self.stock[id(sampler)] = (tap, stock)
+        if owner is not rng or stock[0].size < n:
+            stock = [sampler.draw(1 << 16, rng)]
+            self.stock[id(sampler)] = (rng, stock)
         taken, stock[0] = stock[0][:n], stock[0][n:]
         return taken.copy()
 
-    def begin(self, tap: Tap) -> ToySession:
+    def begin(self, rng: Rng) -> ToySession:
         if self.kept is None or self.fault != "one draw for all sessions":
-            self.kept = 6 if self.fault == "one draw for all sessions" else int(self.take(self.shared, 1, tap)[0])
-        return ToySession(self, self.kept, tap)
+            self.kept = 6 if self.fault == "one draw for all sessions" else int(self.take(self.shared, 1, rng)[0])
+        return ToySession(self, self.kept, rng)
 
 
 @dataclass
 class ToySession:
     toy: Toy
     shared: int
-    tap: Tap
+    rng: Rng
 
     def release(self, counts: IntArray) -> Released:
         toy = self.toy
         if toy.fault == "a draw for each batch":
-            self.shared = int(toy.take(toy.shared, 1, self.tap)[0])
+            self.shared = int(toy.take(toy.shared, 1, self.rng)[0])
         present = np.arange(counts.size) if toy.fault == "zeros too" else np.flatnonzero(counts)
-        noise = toy.take(toy.noise, present.size, self.tap) + self.shared
+        noise = toy.take(toy.noise, present.size, self.rng) + self.shared
         if toy.fault == "the first goes without":
             noise[:1] = 0
         if toy.fault == "biased":
@@ -100,7 +100,7 @@ def check(
 ) -> ConformanceReport:
     return check_mechanism(
         toy,
-        tap=SeededTap(1),
+        rng=SeededRng(1),
         runs=RUNS,
         variance=variance,
         covariance=covariance,
@@ -135,7 +135,7 @@ def test_planned_mechanisms_conform(options: dict[str, Any], only: str | None) -
     public = "public_items" in options
     report = check_mechanism(
         IdealisedMechanism(made) if "noise" in options else PlannedMechanism(made),
-        tap=SeededTap(2),
+        rng=SeededRng(2),
         runs=RUNS,
         variance=made.total_noise**2,
         covariance=made.sigma_shared**2,
@@ -212,14 +212,14 @@ FORM = "releases out of order, out of range or not finite"
             marks=pytest.mark.slow,
         ),
         (Toy(fault="the first goes without"), {"effect of the input's order"}, "cut"),
-        (Toy(fault="randomness of its own"), {"values that the tap's words do not determine"}, "tap"),
+        (Toy(fault="randomness of its own"), {"values that the rng's words do not determine"}, "rng"),
         (
-            Toy(certificate=replace(CERTIFICATE, delta=1.0)),
+            Toy(proof=replace(CERTIFICATE, delta=1.0)),
             {"certificate: epsilon and delta in range"},
             "certificate",
         ),
         (
-            Toy(certificate=replace(CERTIFICATE, delta=0.0)),
+            Toy(proof=replace(CERTIFICATE, delta=0.0)),
             {"certificate: epsilon and delta in range"},
             "certificate",
         ),
@@ -241,7 +241,7 @@ def test_withheld_counts_without_a_threshold() -> None:
 
 def test_too_few_runs_are_rejected() -> None:
     with pytest.raises(InvalidParameter, match="runs must be at least"):
-        check_mechanism(Toy(), tap=SeededTap(1), runs=100)
+        check_mechanism(Toy(), rng=SeededRng(1), runs=100)
 
 
 def test_nan_never_passes() -> None:

@@ -24,7 +24,7 @@ from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noi
 from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
 from dphist.releasing.result import ARROW
 from dphist.report.facts import selection_errors, selection_of
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 
 PLAN = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=1)
 GAUSSIAN = LatticeNoise(2, Fraction(40), Fraction(0), 21)
@@ -116,7 +116,7 @@ class GivenNoise:
 @pytest.mark.parametrize("noise", [GAUSSIAN, SHARED, LAPLACE], ids=["gaussian", "shared", "laplace"])
 def test_the_least_noise_that_releases_a_count_matches_the_mechanism(noise: LatticeNoise | LaplaceNoise) -> None:
     """Every noise from -60 to 60 for every count from 0 to 30; nothing is random."""
-    session = begin(replace(PLAN, noise=noise), SeededTap(1))
+    session = begin(replace(PLAN, noise=noise), SeededRng(1))
     drawn = np.arange(-60, 61)
     shared = getattr(session, "shared", 0)
     for count in range(31):
@@ -168,7 +168,7 @@ def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
     """Values that real sessions, with seeds, publish for each of these counts."""
     found: list[list[float]] = [[] for _ in counts]
     for seed in range(RUNS):
-        out = begin(plan, SeededTap(seed), cut).release(np.array(counts))
+        out = begin(plan, SeededRng(seed), cut).release(np.array(counts))
         for place, value in zip(out.index.tolist(), out.values.tolist(), strict=True):
             found[place].append(value)
     return [np.array(values) for values in found]
@@ -245,7 +245,7 @@ def test_no_repr_of_the_noise_shows_a_secret() -> None:
     """Tracebacks, logs and notebooks show reprs: of draws and true counts, nothing may be in one."""
     secret, digits = 987654321, "987654321"
     numbers = np.array([secret])
-    session = NoiseSession(replace(PLAN, noise=SHARED), SeededTap(1), Cut(secret, 5), secret, -secret)
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Cut(secret, 5), secret, -secret)
     piece = Piece(ARROW, (numbers,), numbers, (numbers,), secret)
     for holder in (session, session.cut, piece, Total(secret, secret, secret)):
         assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"
@@ -283,10 +283,10 @@ class NoNoise:
 @pytest.mark.parametrize("shared", [-3, -2, 0, 1, 4])
 def test_the_shared_noise_is_compared_with_the_threshold_and_released(shared: int) -> None:
     """What is released must be what was compared: the certificate is of noisy counts, cut at the threshold."""
-    session = NoiseSession(replace(PLAN, noise=SHARED), SeededTap(1), Cut(), shared)
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Cut(), shared)
     counts = np.arange(1, 25)
     found = session.release(counts, draws=[NoNoise()])
     steps = counts * SHARED.lattice + shared
-    passes = steps > SHARED.lattice + SHARED.limit
+    passes = steps > SHARED.lattice + SHARED.tau_steps
     assert found.index.tolist() == np.flatnonzero(passes).tolist()
     assert found.values.tolist() == (steps[passes] / SHARED.lattice).tolist()

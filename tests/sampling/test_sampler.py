@@ -26,7 +26,7 @@ from scipy import stats
 
 from dphist.errors import InvalidParameter
 from dphist.proof.balls import precision
-from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, SeededTap, Tap, sampler
+from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, Rng, SecureRng, SeededRng, sampler
 from dphist.sampling.sampler import FILTER_ERROR, LazyUniform, MoreWords, Residual, Tape, residual_of
 from dphist.sampling.table import (
     GaussianLaw,
@@ -405,8 +405,8 @@ def wider(law: SymmetricLaw, by: Fraction) -> SymmetricLaw:
     return LaplaceLaw(law.scale * by)
 
 
-def draw(law: SymmetricLaw, n: int, tap: Tap) -> IntArray:
-    return ExactSampler(residual_of(law)).draw(n, tap)
+def draw(law: SymmetricLaw, n: int, rng: Rng) -> IntArray:
+    return ExactSampler(residual_of(law)).draw(n, rng)
 
 
 def enough(law: SymmetricLaw) -> int:
@@ -420,8 +420,8 @@ def enough(law: SymmetricLaw) -> int:
 def test_draws_follow_the_law_and_a_wrong_scale_is_seen(law: SymmetricLaw) -> None:
     n, wrong = enough(law), wider(law, F(101, 100))
     assert power(law, wrong, n) > 0.999
-    assert p_value(draw(law, n, SeededTap(11)), law) > FALSE_ALARM
-    assert p_value(draw(wrong, n, SeededTap(12)), law) < FALSE_ALARM
+    assert p_value(draw(law, n, SeededRng(11)), law) > FALSE_ALARM
+    assert p_value(draw(wrong, n, SeededRng(12)), law) < FALSE_ALARM
 
 
 @pytest.mark.slow
@@ -429,13 +429,13 @@ def test_draws_follow_the_law_and_a_wrong_scale_is_seen(law: SymmetricLaw) -> No
 @pytest.mark.parametrize("by", [F(100, 101), F(101, 100)], ids=str)
 def test_secure_draws_and_both_wrong_scales(law: SymmetricLaw, by: Fraction) -> None:
     n = 5 * enough(law)
-    assert p_value(draw(law, n, SecureTap()), law) > FALSE_ALARM
-    assert p_value(draw(wider(law, by), n, SecureTap()), law) < FALSE_ALARM
+    assert p_value(draw(law, n, SecureRng()), law) > FALSE_ALARM
+    assert p_value(draw(wider(law, by), n, SecureRng()), law) < FALSE_ALARM
 
 
 def test_last_digits_of_wide_noise_are_uniform() -> None:
     """Within blocks of 256 all offsets are equally likely: chi-square, 1023 degrees of freedom, x mod 1024."""
-    drawn = draw(GaussianLaw(F(10**12)), 4 * 10**6, SeededTap(13))
+    drawn = draw(GaussianLaw(F(10**12)), 4 * 10**6, SeededRng(13))
     counts = np.bincount(drawn & 1023, minlength=1024)
     assert stats.chisquare(counts).pvalue > FALSE_ALARM
 
@@ -453,8 +453,8 @@ def test_residual_follows_what_the_table_leaves(law: SymmetricLaw) -> None:
     """The slow path alone, 400,000 draws, by block and by position within the block."""
     residual = residual_of(law)
     table, n = residual.table, 400_000
-    tap = SeededTap(14)
-    drawn = residual.magnitudes(n, Tape(np.arange(n), lambda draws, _columns: tap.words(draws.size)))
+    rng = SeededRng(14)
+    drawn = residual.magnitudes(n, Tape(np.arange(n), lambda draws, _columns: rng.words(draws.size)))
     mass = probabilities(law)[law.reach() :] * 2.0
     mass[0] /= 2.0
     whole = mass[: (mass.size // table.width) * table.width].reshape(-1, table.width)
@@ -493,7 +493,7 @@ class ShortLaplace(LaplaceLaw):
     ("short", "law"), [(ShortGaussian(F(4)), GaussianLaw(F(4))), (ShortLaplace(F(2)), LaplaceLaw(F(2)))], ids=repr
 )
 def test_tail_beyond_the_table_follows_the_law(short: SymmetricLaw, law: SymmetricLaw) -> None:
-    drawn = draw(short, 20_000, SeededTap(15))
+    drawn = draw(short, 20_000, SeededRng(15))
     assert np.abs(drawn).max() >= 8
     assert (np.abs(drawn) >= 4).sum() > 1000
     assert p_value(drawn, law) > FALSE_ALARM
@@ -506,7 +506,7 @@ def test_tail_beyond_the_table_follows_the_law(short: SymmetricLaw, law: Symmetr
 def test_numba_and_numpy_give_the_same(law: SymmetricLaw) -> None:
     pytest.importorskip("numba")
     sampler = ExactSampler(residual_of(law))
-    plain, fast = (sampler.draw(200_003, SeededTap(5), compiled=compiled) for compiled in (False, True))
+    plain, fast = (sampler.draw(200_003, SeededRng(5), compiled=compiled) for compiled in (False, True))
     assert plain.dtype == fast.dtype == np.int64
     np.testing.assert_array_equal(plain, fast)
 
@@ -524,7 +524,7 @@ def test_the_leading_bit_is_the_sign(word: int, variance: Fraction) -> None:
 def test_a_draw_depends_on_its_own_words_alone(sampler: ExactSampler) -> None:
     """With a keyed function per item, any subset in any order gives each item the same noise."""
     n = 60_000
-    tape = SeededTap(3).words(40 * n).reshape(n, 40)
+    tape = SeededRng(3).words(40 * n).reshape(n, 40)
     asked: Counter[tuple[int, int]] = Counter()
 
     def more_for(items: IntArray) -> MoreWords:
@@ -547,7 +547,7 @@ def test_a_draw_depends_on_its_own_words_alone(sampler: ExactSampler) -> None:
 @pytest.mark.parametrize("n", [0, 1, sampler.CHUNK, sampler.CHUNK + 1, 3 * sampler.CHUNK])
 def test_sizes_around_the_chunks(n: int) -> None:
     sampler = DiscreteGaussian(F(10**12))
-    drawn = sampler.draw(n, SecureTap())
+    drawn = sampler.draw(n, SecureRng())
     assert drawn.shape == (n,)
     assert drawn.dtype == np.int64
     assert np.unique(drawn).size >= 0.99 * n
@@ -559,7 +559,7 @@ def test_floats_are_taken_at_their_exact_value() -> None:
     given: list[Any] = [np.int64(4), np.uint8(4)]
     assert all(DiscreteGaussian(whole).table is DiscreteGaussian(4).table for whole in given)  # built once
     overflows: Any = np.uint8(200)
-    few = [DiscreteGaussian(whole).draw(3, SeededTap(1)).tolist() for whole in (overflows, 200)]
+    few = [DiscreteGaussian(whole).draw(3, SeededRng(1)).tolist() for whole in (overflows, 200)]
     assert few[0] == few[1]
     assert repr(DiscreteLaplace(F(1, 3))) == "DiscreteLaplace(1/3)"
 
@@ -579,7 +579,7 @@ def test_bad_parameters(make: Callable[[object], object], value: object) -> None
 @pytest.mark.parametrize("n", [-3, 2.5, True, None])
 def test_bad_numbers_of_draws(n: int) -> None:
     with pytest.raises(InvalidParameter, match=str(n)):
-        DiscreteGaussian(F(4)).draw(n, SecureTap())
+        DiscreteGaussian(F(4)).draw(n, SecureRng())
 
 
 def test_bad_words() -> None:
@@ -593,7 +593,7 @@ def test_bad_words() -> None:
 
 
 def test_strided_and_read_only_words() -> None:
-    words = SeededTap(6).words(2000)
+    words = SeededRng(6).words(2000)
     expected = DiscreteGaussian(F(4)).sample_from_words(words[::2].copy(), no_more)
     words.flags.writeable = False
     for compiled in (False, True):
@@ -606,7 +606,7 @@ def test_strided_and_read_only_words() -> None:
 def test_importing_does_not_import_numba() -> None:
     code = (
         "import sys, dphist.sampling as s\n"
-        "s.DiscreteGaussian(4).draw(9, s.SecureTap())\n"
+        "s.DiscreteGaussian(4).draw(9, s.SecureRng())\n"
         "print('numba' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -618,6 +618,6 @@ def test_works_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler.compiled_kernel.cache_clear()
     try:
         assert sampler.kernel_for(1 << 30, None) is sampler.numpy_kernel
-        assert DiscreteGaussian(F(4)).draw(5, SeededTap(1), compiled=True).size == 5
+        assert DiscreteGaussian(F(4)).draw(5, SeededRng(1), compiled=True).size == 5
     finally:
         sampler.compiled_kernel.cache_clear()

@@ -23,7 +23,7 @@ from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.model import Budget, LatticeNoise
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import DEFAULT_CAPS, Kind, default_caps, predict
+from dphist.simulation.simulate import DEFAULT_LIMITS, Kind, default_caps, predict
 from simulation_data import job, released
 
 BUDGET = Budget(1.0, 1e-6)
@@ -76,7 +76,7 @@ def test_releases_are_as_predicted(log: Any, found: dphist.Simulation, place: in
     """Items within 4.5 standard errors (a false alarm in 150,000), mean errors within 3 %."""
     one = [each for each in found.candidates if each.kind != "goal"][place]
     # All counts of a top-k step share the noise of its offset, which takes more releases to average out.
-    runs = max(60, round(6000 / one.items)) if one.kind == "cap" else 2500
+    runs = max(60, round(6000 / one.items)) if one.kind == "limit" else 2500
     seen = released(log, one, runs)
     assert abs(seen.surprise) < 4.5, (one, seen)
     assert seen.mean_error == pytest.approx(one.mean_error, rel=0.03)
@@ -91,10 +91,10 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
     """The comparison above would notice such mistakes: it allows half of what they change."""
     cap = 100 if wrong == "noise a tenth larger" else 10
     plan, population = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=cap), found.population
-    right, other, noise = totals_of(plan, population, cap=cap), plan, plan.noise
+    right, other, noise = totals_of(plan, population, limit=cap), plan, plan.noise
     assert isinstance(noise, LatticeNoise)
     if wrong == "threshold a tenth higher":
-        other = replace(plan, noise=replace(noise, limit=noise.limit * 11 // 10))
+        other = replace(plan, noise=replace(noise, tau_steps=noise.tau_steps * 11 // 10))
     elif wrong == "noise a tenth larger":
         other = replace(plan, noise=replace(noise, variance=noise.variance * 121 / 100))
     elif wrong == "users alike":
@@ -102,7 +102,7 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
         total = float(mean @ population.number) / population.pairs
         alike = population.counts * total, population.counts * total * (1 - total)
         population = Population("test", population.counts, population.number, population.sizes, lambda *_: alike)
-    mistaken = totals_of(other, population, cap=None if wrong == "no cap" else cap)
+    mistaken = totals_of(other, population, limit=None if wrong == "no cap" else cap)
     surprise = abs(mistaken.released - right.released) / math.sqrt(right.variance / 60)
     errors = mistaken.distance / mistaken.released / (right.distance / right.released)
     assert surprise > 9.0 or abs(errors - 1.0) > 0.06
@@ -140,7 +140,7 @@ def test_releases_of_real_data_are_as_predicted(name: str) -> None:
 
 def test_recommendations(found: dphist.Simulation) -> None:
     assert found.best is min(found.candidates, key=lambda one: one.distance)
-    kinds: tuple[Kind, ...] = ("goal", "cap", "top")
+    kinds: tuple[Kind, ...] = ("goal", "limit", "top")
     for kind in kinds:
         ranked = [one for one in found.candidates if one.kind == kind]
         assert found.best_of(kind) is min(ranked, key=lambda one: one.distance)
@@ -184,7 +184,7 @@ def test_every_view_says_that_it_is_not_private(log: Any, found: dphist.Simulati
 def test_default_caps() -> None:
     assert default_caps(10) == (1, 2, 3, 4, 6, 8, 12)
     assert default_caps(12) == (1, 2, 3, 4, 6, 8, 12)
-    assert default_caps(10**6) == DEFAULT_CAPS
+    assert default_caps(10**6) == DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize(

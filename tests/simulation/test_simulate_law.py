@@ -67,7 +67,7 @@ def test_a_cap_that_drops_all_users_alike_is_exact(
     """Also the biases of the cap and of the selection: their means and distances are those of the enumeration."""
     chances = [chance] * users
     expected = oracle.counted(noise, chances)
-    found = totals_of(plan_with(noise), population([chances]), cap=1)
+    found = totals_of(plan_with(noise), population([chances]), limit=1)
     assert found.released == pytest.approx(expected.probability, rel=1e-4, abs=2e-6)
     assert found.error == pytest.approx(expected.error, rel=1e-4, abs=2e-5)
     assert found.distance == pytest.approx(expected.distance, rel=1e-4, abs=2e-5)
@@ -82,7 +82,7 @@ def test_a_cap_that_drops_users_by_their_sizes_is_close(noise: LatticeNoise | La
     rng = np.random.default_rng(5)
     items = [(rng.random(users) ** power).tolist() for users in (12, 30, 70) for power in (0.1, 1.0, 3.0)]
     expected = [oracle.counted(noise, chances) for chances in items]
-    found = totals_of(plan_with(noise), population(items), cap=1)
+    found = totals_of(plan_with(noise), population(items), limit=1)
     assert found.released == pytest.approx(sum(one.probability for one in expected), rel=2e-3)
     assert found.error == pytest.approx(sum(one.error for one in expected), rel=2e-3)
     assert found.distance == pytest.approx(sum(one.distance for one in expected), rel=2e-3)
@@ -94,7 +94,7 @@ def test_items_that_are_released_for_sure_are_taken_for_normal() -> None:
     noise = LatticeNoise(14, Fraction(1960), Fraction(0), 147)
     for chance in (0.3, 0.97):
         chances = [chance] * 400
-        expected, found = oracle.counted(noise, chances), totals_of(plan_with(noise), population([chances]), cap=1)
+        expected, found = oracle.counted(noise, chances), totals_of(plan_with(noise), population([chances]), limit=1)
         assert found.released == pytest.approx(expected.probability)
         assert found.error == pytest.approx(expected.error, rel=1e-6)
         assert found.distance == pytest.approx(expected.distance, rel=1e-3)
@@ -144,10 +144,10 @@ def test_shared_noise_moves_all_items_together() -> None:
     mean = shared.chance @ items
     expected = shared.chance @ ((each * (1 - each)) @ number) + shared.chance @ (items - mean) ** 2
     everyone = Population("test", counts, number, ((1, 1),), no_limit)
-    found = totals_of(plan_with(SHARED), everyone, cap=1)
+    found = totals_of(plan_with(SHARED), everyone, limit=1)
     assert found.released == pytest.approx(mean, rel=1e-9)
     assert found.variance == pytest.approx(expected, rel=1e-6)
-    assert found.variance > 2 * totals_of(plan_with(GAUSSIAN), everyone, cap=1).variance
+    assert found.variance > 2 * totals_of(plan_with(GAUSSIAN), everyone, limit=1).variance
 
 
 def test_what_has_no_threshold_or_cannot_be_drawn_is_refused() -> None:
@@ -167,5 +167,5 @@ def test_plans_of_large_counts_stay_finite() -> None:
     counts = np.array([1.0, 1e4, 1e6, 1e9])
     sizes = ((1, 1), (5000, 1))
     everyone = Population("test", counts, np.ones(4), sizes, lambda *_: (counts * 0.9, counts * 0.09))
-    found = totals_of(plan, everyone, cap=4096)
+    found = totals_of(plan, everyone, limit=4096)
     assert all(math.isfinite(value) for value in (found.released, found.error, found.distance, found.kept))

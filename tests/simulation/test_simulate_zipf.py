@@ -57,7 +57,7 @@ def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatc
     assert in_steps.pairs == pytest.approx(one_by_one.pairs, rel=1e-6)
     assert in_steps.items == one_by_one.items
     assert 2 * in_steps.counts.size < one_by_one.counts.size
-    totals = [totals_of(plan, each, cap=20) for each in (one_by_one, in_steps)]
+    totals = [totals_of(plan, each, limit=20) for each in (one_by_one, in_steps)]
     for name in ("released", "kept", "distance", "missed"):
         assert getattr(totals[1], name) == pytest.approx(getattr(totals[0], name), rel=1e-3)
     assert 3_000 < totals[0].released < 29_000
@@ -78,8 +78,8 @@ def test_trials_are_as_simulate_predicts() -> None:
     predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, caps=[2], tops=[20])
     population = Zipf(1.1, 1000, 5000, 4.0).population()
     for one in predicted.candidates[2:]:
-        cap = one.value if isinstance(one.value, int) and one.kind == "cap" else None
-        trials = [trial(one.plan, population, seed, cap=cap) for seed in range(40)]
+        cap = one.value if isinstance(one.value, int) and one.kind == "limit" else None
+        trials = [trial(one.plan, population, seed, limit=cap) for seed in range(40)]
         assert (trials[0]["items"], trials[0]["users_items"]) == (
             predicted.population.items, predicted.population.pairs,
         )  # fmt: skip
@@ -90,16 +90,16 @@ def test_trials_are_as_simulate_predicts() -> None:
         error = float(np.mean([each["mean_absolute_error"] for each in trials]))
         assert error == pytest.approx(one.mean_error, rel=0.05)
     # A top-k step ignores a limit.
-    assert trial(one.plan, population, 1, cap=2) == trial(one.plan, population, 1)
+    assert trial(one.plan, population, 1, limit=2) == trial(one.plan, population, 1)
 
 
 def test_a_trial_of_many_items() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
     population = Zipf(1.1, 100_000, 10**6, 20.0).population()
-    whole = trial(plan, population, 1, cap=20)
+    whole = trial(plan, population, 1, limit=20)
     assert whole["released"] > 1000
     # If a limit replaces a top-k step, only the largest counts remain, unchanged.
-    cut = trial(plan, population, 1, cap=20, largest=30)
+    cut = trial(plan, population, 1, limit=20, largest=30)
     assert cut["released"] == cut["expected"] == 30
     shown = [row["released"] for row in cut["top"]]
     assert sum(one is not None for one in shown) == 30

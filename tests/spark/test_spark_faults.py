@@ -26,8 +26,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import dphist
+from dphist.sampling.rng import SeededRng
 from dphist.sampling.sampler import Repeatable
-from dphist.sampling.tap import SeededTap
 from dphist.spark import noise as on_spark
 from dphist.spark import rounds as rounds_on_spark
 from dphist.spark.counting import on_executors
@@ -49,7 +49,7 @@ Rows = list[tuple[Any, ...]]
 Go = Callable[[int], bool]
 
 
-class RepeatedTap(SeededTap):
+class RepeatedTap(SeededRng):
     """A seed that claims to be secret, so that private releases can be compared."""
 
     private = True  # type: ignore[misc]
@@ -106,9 +106,9 @@ def watched(folder: Path, go: Go | None = None, *, fresh: bool = False) -> Calla
             steps = made(self, sampler, rows, compiled=compiled)
             if fresh:
                 # Imported here, because the driver pickles this function while its own class is replaced.
-                from dphist.sampling.tap import SecureTap
+                from dphist.sampling.rng import SecureRng
 
-                steps = sampler.draw(rows.size, SecureTap())
+                steps = sampler.draw(rows.size, SecureRng())
             drawn.update({names[row]: int(step) for row, step in zip(rows, steps, strict=True)})
             return steps
 
@@ -164,7 +164,7 @@ def asked(spark: SparkSession, hold: Any = None) -> DataFrame:
 
 def released(frame: Any, **options: Any) -> Rows:
     """Private releases whose noise is that of the seed."""
-    with mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.sampling.rng.SecureRng", return_value=RepeatedTap(SEED)):
         result = dphist.release(frame, **{**ASKED, **options})
     rows = sorted(tuple(row) for row in result.to_spark().collect())
     assert result.private

@@ -30,8 +30,8 @@ import oracles_keyed as oracle
 from dphist.errors import InvalidParameter
 from dphist.model import LatticeNoise
 from dphist.releasing.noise import NoiseSession
+from dphist.sampling.rng import KeyedWords
 from dphist.sampling.sampler import DiscreteGaussian
-from dphist.sampling.tap import KeyedWords
 from dphist.spark import counting
 from dphist.spark import noise as on_spark
 from dphist.spark.noise import ExecutorNoise
@@ -118,7 +118,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     frame = spark.createDataFrame([(counts[item], *item) for item in items], f"n long, {schema}")
     rows = frame.withColumn("user", sql.explode(sql.sequence(sql.lit(1), "n"))).drop("n")
     # Not fresh noise, whose shared draw is zero once in 250 times.
-    with mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.sampling.rng.SecureRng", return_value=RepeatedTap(SEED)):
         found, noise = release_and_noise(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.session
@@ -188,7 +188,7 @@ def check_law(found: dphist.Release, edge: int) -> None:
     error = variance * math.sqrt(2 / ITEMS)
     assert abs(high.var() - variance) < ALLOWED * error
     assert abs(high.var() - 1.4 * variance) > ALLOWED * error, "a variance wrong by 40 % would not be noticed"
-    limit = noise.lattice + noise.limit - edge * noise.lattice
+    limit = noise.lattice + noise.tau_steps - edge * noise.lattice
     for shift, right in ((0, True), (noise.lattice, False)):
         share = float(law[steps > limit + shift].sum())
         spread = ALLOWED * math.sqrt(share * (1 - share) / ITEMS)

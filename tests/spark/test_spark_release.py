@@ -83,7 +83,7 @@ def test_the_release_is_that_of_duckdb(frame: DataFrame, way: str) -> None:
     width = (20 if isinstance(ours.plan.noise, LaplaceNoise) else 10) * ours.plan.total_noise + 1
     for count, item in zip(theirs.counts, other.column("item").to_pylist(), strict=True):
         # Only items well above the threshold are certain to be in both.
-        if count - width > ours.document()["counts"]["greater_than"]:
+        if count - width > ours.document()["counts"]["threshold"]:
             where = table.column("item").to_pylist().index(item)
             assert abs(ours.counts[where] - count) <= width
     # All counts are far from the threshold.

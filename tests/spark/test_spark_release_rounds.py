@@ -24,8 +24,8 @@ from dphist.model import Plan, RoundsNoise
 from dphist.releasing import rounds
 from dphist.releasing.noise import noise_of_group
 from dphist.releasing.rounds import ALONE, HIDDEN, KNOWN, Found, Measurement
+from dphist.sampling.rng import Rng
 from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Repeatable
-from dphist.sampling.tap import Tap
 from dphist.spark import lists
 from dphist.spark import rounds as rounds_on_spark
 from dphist.spark.lists import SparkRounds
@@ -103,11 +103,11 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
     """DuckDB counts; keys are drawn in the order of the driver, and noise is that of the executors."""
     seen: dict[str, Any] = {}
 
-    def find(noise: RoundsNoise, counted: RoundsCount, tap: Tap) -> Found:
+    def find(noise: RoundsNoise, counted: RoundsCount, rng: Rng) -> Found:
         made = seen["made"] = Executors(counted, entries)
         found_in = np.full(counted.items, HIDDEN, np.int8)
         found_in[counted.known] = KNOWN
-        key, users = new_key(tap), None
+        key, users = new_key(rng), None
         if noise.alone is not None:
             true = counted.alone()
             law = noise_of_group(noise.alone)
@@ -118,7 +118,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         counted.leave(np.flatnonzero(found_in != HIDDEN))
         alive, pooled = found_in == HIDDEN, np.zeros(counted.items, np.int64)
         for number, part in enumerate(noise.parts):
-            weights, key = counted.round(), new_key(tap)
+            weights, key = counted.round(), new_key(rng)
             on_list = np.flatnonzero(alive & (weights > 0))
             drawn = made.drawn(key, DiscreteGaussian(noise.variance / part), on_list, weights[on_list])
             pooled[on_list], found, stays = rounds.pool(
@@ -132,14 +132,14 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         score = rounds.scores(noise, found_in[numbers], pooled[numbers])
         return Found(numbers, found_in[numbers], score, None if users is None else users[numbers])
 
-    def measure(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
+    def measure(plan: Plan, counted: RoundsCount, found: Found, rng: Rng) -> Measurement:
         noise, made = rounds.rounds_noise(plan), seen["made"]
         users = counted.sizes(found.numbers, rounds.bounds_of(plan))
-        sizes, limit = rounds.noisy_sizes(plan, users, rounds.by_round(plan, found), tap)
+        sizes, limit = rounds.noisy_sizes(plan, users, rounds.by_round(plan, found), rng)
         assert limit > 0
         columns = counted.measure(found.numbers, limit)
-        keys = [new_key(tap) for _ in columns]
-        shared = rounds.shared_draw(plan, limit, tap)
+        keys = [new_key(rng) for _ in columns]
+        shared = rounds.shared_draw(plan, limit, rng)
         variances = [noise.measure_noise(limit)[0], *(limit * part.variance for part in plan.summed)]
         draws: list[Draws] = [
             Given(made.drawn(key, DiscreteGaussian(variance), found.numbers, true))
@@ -306,9 +306,9 @@ def twice(fresh: bool) -> Callable[[Any, Any, Any], Any]:
     """Replaces `on_executors`: each task makes its noise twice, as if its first attempt had been lost."""
 
     def of(self: Repeatable, sampler: Any, rows: Any, *, compiled: bool | None = None) -> Any:
-        from dphist.sampling.tap import SecureTap
+        from dphist.sampling.rng import SecureRng
 
-        return sampler.draw(rows.size, SecureTap(), compiled=compiled)
+        return sampler.draw(rows.size, SecureRng(), compiled=compiled)
 
     def run(function: Any, batches: Iterator[Any]) -> Iterator[Any]:
         with mock.patch.object(Repeatable, "of", of if fresh else Repeatable.of):

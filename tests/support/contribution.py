@@ -13,7 +13,7 @@ from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.model import Plan, SumNoise
 from dphist.releasing.noise import IntArray
 from dphist.releasing.run import values_of
-from dphist.sampling.tap import SecureTap
+from dphist.sampling.rng import SecureRng
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def contribution_of_user(
     `summed` names the columns of the plan's sums and vectors. Top-k steps and public lists are not covered.
     """
     cap = plan.contract.items
-    task = Task(events, Choice(SecureTap().words(4).tobytes()), cap, values=values_of(plan, summed))
+    task = Task(events, Choice(SecureRng().words(4).tobytes()), cap, values=values_of(plan, summed))
     with engine:
         both = [_count_rows(engine, counted) for counted in (task, replace(task, events=without))]
     items, absent = sorted({*both[0], *both[1]}, key=repr), (0,) * (1 + len(plan.summed))

@@ -10,12 +10,12 @@ from scipy import special
 from dphist.audit import PlannedMechanism
 from dphist.model import Noise
 from dphist.releasing.noise import FloatArray, IntArray, Released, check_counts
-from dphist.sampling.tap import Tap
+from dphist.sampling.rng import Rng
 
 
-def rounded_normals(n: int, tap: Tap) -> FloatArray:
+def rounded_normals(n: int, rng: Rng) -> FloatArray:
     """n doubles near independent standard normals, by inversion of 53-bit uniforms. Not exact, not private."""
-    uniforms = ((tap.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    uniforms = ((rng.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
     return np.asarray(special.ndtri(uniforms), dtype=np.float64)
 
 
@@ -23,12 +23,12 @@ def rounded_normals(n: int, tap: Tap) -> FloatArray:
 class IdealisedSession:
     noise: Noise
     shared: float
-    tap: Tap
+    rng: Rng
 
     def release(self, counts: IntArray) -> Released:
         counts = check_counts(counts, lattice=1)
         present = np.flatnonzero(counts)
-        noisy = counts[present] + self.noise.sigma * rounded_normals(present.size, self.tap) + self.shared
+        noisy = counts[present] + self.noise.sigma * rounded_normals(present.size, self.rng) + self.shared
         passed = noisy > self.noise.threshold
         return Released(present[passed], noisy[passed])
 
@@ -37,7 +37,7 @@ class IdealisedSession:
 class IdealisedMechanism(PlannedMechanism):
     """The family with continuous noise: its certificate is for real numbers, which this does not draw."""
 
-    def begin(self, tap: Tap) -> IdealisedSession:  # type: ignore[override]
+    def begin(self, rng: Rng) -> IdealisedSession:  # type: ignore[override]
         noise = self.plan.noise
         assert isinstance(noise, Noise)
-        return IdealisedSession(noise, noise.sigma_shared * float(rounded_normals(1, tap)[0]), tap)
+        return IdealisedSession(noise, noise.sigma_shared * float(rounded_normals(1, rng)[0]), rng)

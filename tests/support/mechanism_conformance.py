@@ -12,7 +12,7 @@ import numpy as np
 from dphist.audit import LARGE, Mechanism, through_protocol
 from dphist.errors import InvalidParameter
 from dphist.releasing.noise import FloatArray, Released
-from dphist.sampling.tap import SeededTap, Tap
+from dphist.sampling.rng import Rng, SeededRng
 
 # Tests with a stated chance of a false alarm, at most 1e-10 each.
 
@@ -102,7 +102,7 @@ class ConformanceReport:
 def check_mechanism(
     mechanism: Mechanism,
     *,
-    tap: Tap,
+    rng: Rng,
     runs: int = 20_000,
     variance: float | None = None,
     covariance: float | None = None,
@@ -123,10 +123,10 @@ def check_mechanism(
         raise InvalidParameter(f"runs must be at least {_LEAST_RUNS}, not {runs!r}")
     groups: dict[str, Callable[[], list[CheckResult]]] = {
         "certificate": lambda: [_certificate(mechanism)],
-        "shape": lambda: _shape(mechanism, tap, runs // 10, known_domain),
-        "moments": lambda: _moments(mechanism, tap, runs, variance, covariance),
-        "cut": lambda: _cut(mechanism, tap, runs, threshold),
-        "tap": lambda: [_tap_alone(mechanism)],
+        "shape": lambda: _shape(mechanism, rng, runs // 10, known_domain),
+        "moments": lambda: _moments(mechanism, rng, runs, variance, covariance),
+        "cut": lambda: _cut(mechanism, rng, runs, threshold),
+        "rng": lambda: [_tap_alone(mechanism)],
     }
     results = [result for name in ([only] if only else groups) for result in groups[name]()]
     return ConformanceReport(mechanism.name, runs, tuple(results))
@@ -134,7 +134,7 @@ def check_mechanism(
 
 def _certificate(mechanism: Mechanism) -> CheckResult:
     """Epsilon is a positive number and delta between 0 and 1; the statistic is what is wrong with them."""
-    certificate = mechanism.certificate
+    certificate = mechanism.proof
     sound = 0.0 < certificate.delta < 1.0 and 0.0 < certificate.epsilon < math.inf
     return CheckResult("certificate: epsilon and delta in range", 0.0 if sound else 1.0, 0.0)
 
@@ -156,14 +156,14 @@ def _well_formed(released: Released, size: int) -> bool:
     )
 
 
-def _shape(mechanism: Mechanism, tap: Tap, runs: int, known_domain: bool) -> list[CheckResult]:
+def _shape(mechanism: Mechanism, rng: Rng, runs: int, known_domain: bool) -> list[CheckResult]:
     """Zero counts stay away (all are released on a known domain); every release is well formed."""
     present = min(_items(mechanism), 4)
     mixed = np.array([value for count in (LARGE, 1, LARGE, 2)[:present] for value in (0, count)] + [0, 0])
     batches = [mixed, np.zeros(5, dtype=np.int64), np.zeros(0, dtype=np.int64)]
     zeros, withheld, malformed = 0, 0, 0
     for _ in range(runs):
-        session = mechanism.begin(tap)
+        session = mechanism.begin(rng)
         for batch in batches:
             released = session.release(batch.copy())
             if _well_formed(released, batch.size):
@@ -180,18 +180,18 @@ def _shape(mechanism: Mechanism, tap: Tap, runs: int, known_domain: bool) -> lis
 
 
 def _moments(
-    mechanism: Mechanism, tap: Tap, runs: int, variance: float | None, covariance: float | None
+    mechanism: Mechanism, rng: Rng, runs: int, variance: float | None, covariance: float | None
 ) -> list[CheckResult]:
     """Mean, variance and covariance of large counts, in one batch and across two of one session."""
     items = _items(mechanism)
     half = items // 2
-    whole = through_protocol(mechanism, [(LARGE,) * items], runs, tap) - LARGE
+    whole = through_protocol(mechanism, [(LARGE,) * items], runs, rng) - LARGE
     results = [CheckResult("mean of the noise", student(whole.mean(axis=1), 0.0), STUDENT_BOUND)]
     if variance is not None:
         statistic = student((whole**2).mean(axis=1), variance)
         results.append(CheckResult("variance of a count", statistic, STUDENT_BOUND))
     if half > 0:
-        parted = through_protocol(mechanism, [(LARGE,) * half, (LARGE,) * (items - half)], runs, tap) - LARGE
+        parted = through_protocol(mechanism, [(LARGE,) * half, (LARGE,) * (items - half)], runs, rng) - LARGE
         together, across = _product(whole, half), _product(parted, half)
         if covariance is not None:
             results += [
@@ -213,7 +213,7 @@ def _product(noise: FloatArray, half: int) -> FloatArray:
     return np.asarray(noise[:, :half].mean(axis=1) * noise[:, half:].mean(axis=1))
 
 
-def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> list[CheckResult]:
+def _cut(mechanism: Mechanism, rng: Rng, runs: int, threshold: float | None) -> list[CheckResult]:
     """Nothing at or below the threshold leaves; without one, everything does.
 
     The same histogram in another order: each item's value, or absence, has the same distribution.
@@ -221,8 +221,8 @@ def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> 
     # Noisy counts around the threshold: on a lattice some of them fall on it exactly.
     middle = 1 if threshold is None else max(1, math.floor(threshold))
     counts = ((LARGE, middle, middle + 1, max(1, middle - 1), LARGE, 1, middle, 1) * 4)[: _items(mechanism)]
-    one = through_protocol(mechanism, [counts], runs, tap)
-    other = through_protocol(mechanism, [counts[::-1]], runs, tap)[:, ::-1]
+    one = through_protocol(mechanism, [counts], runs, rng)
+    other = through_protocol(mechanism, [counts[::-1]], runs, rng)[:, ::-1]
     distance = max(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts)))
     with np.errstate(invalid="ignore"):
         cut = (
@@ -234,8 +234,8 @@ def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> 
 
 
 def _tap_alone(mechanism: Mechanism) -> CheckResult:
-    """Words repeated are a release repeated: no randomness comes from anywhere but the tap."""
+    """Words repeated are a release repeated: no randomness comes from anywhere but the rng."""
     counts = (LARGE,) * _items(mechanism)
-    one, other = (through_protocol(mechanism, [counts], 20, SeededTap(17)) for _ in range(2))
+    one, other = (through_protocol(mechanism, [counts], 20, SeededRng(17)) for _ in range(2))
     different = int((~((one == other) | (np.isnan(one) & np.isnan(other)))).sum())
-    return CheckResult("values that the tap's words do not determine", different, 0.0)
+    return CheckResult("values that the rng's words do not determine", different, 0.0)

@@ -21,7 +21,7 @@ import pytest
 from dphist.cli import main
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import Booking
-from dphist.sampling import tap as tapping
+from dphist.sampling import rng as tapping
 from release_data import events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -116,18 +116,18 @@ class Watched:
 
 
 def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Watch every word of the secure tap and every key of its cipher."""
+    """Watch every word of the secure rng and every key of its cipher."""
     watched = Watched(ledger)
-    words, take = tapping.SecureTap.words, tapping._Stream.take
+    words, take = tapping.SecureRng.words, tapping._Stream.take
 
-    def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
+    def watched_words(rng: tapping.SecureRng, n: int, /) -> Any:
         watched.see()
-        return words(tap, n)
+        return words(rng, n)
 
     def watched_take(stream: tapping._Stream, n: int) -> Any:
         watched.see()
         return take(stream, n)
 
-    monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
+    monkeypatch.setattr(tapping.SecureRng, "words", watched_words)
     monkeypatch.setattr(tapping._Stream, "take", watched_take)
     return watched

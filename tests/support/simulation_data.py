@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dphist.releasing.noise import Cut, begin
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 from dphist.simulation.simulate import Prediction
 
 
@@ -67,7 +67,7 @@ class Seen:
 
 def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
     """Many releases of one plan with the real noise stage, from seeds; each with a fresh choice of items."""
-    rng, tap, truth = np.random.default_rng(seed), SeededTap(seed), log.truth
+    generator, rng, truth = np.random.default_rng(seed), SeededRng(seed), log.truth
     sums, numbers = np.zeros(4), []
     for _ in range(runs):
         counts, floor = truth, 0
@@ -76,9 +76,9 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
             floor = int(largest[one.value]) if one.value < truth.size else 0
             counts = np.maximum(truth - floor, 0)
         else:
-            counts = log.capped(int(one.value), rng)
+            counts = log.capped(int(one.value), generator)
         # The session subtracts the floor itself.
-        found = begin(one.plan, tap, Cut(floor)).release(truth if one.kind == "top" else counts)
+        found = begin(one.plan, rng, Cut(floor)).release(truth if one.kind == "top" else counts)
         error, true = found.values - truth[found.index], truth[found.index]
         kept = (truth if one.kind == "top" else counts)[found.index].sum()
         sums += [np.abs(error).sum(), (np.abs(error) / true).sum(), error.sum(), kept]

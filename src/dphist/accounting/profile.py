@@ -235,7 +235,7 @@ def certified_delta(plan: Plan) -> Callable[[float], float]:
 
     def delta(epsilon: float) -> float:
         if isinstance(noise, LaplaceNoise) and contract.items <= MOST_ITEMS:
-            return delta_laplace_upper(noise.scale, noise.limit, contract.items, epsilon=epsilon)
+            return delta_laplace_upper(noise.scale, noise.tau_steps, contract.items, epsilon=epsilon)
         try:
             return min(1.0, delta_at(plan, epsilon))
         except NotPrivate:

@@ -14,11 +14,11 @@ from dphist.errors import InvalidParameter, NotPrivate
 from dphist.model import (
     AnyNoise,
     Budget,
-    Certificate,
     Contract,
     LaplaceNoise,
     LatticeNoise,
     Plan,
+    Proof,
     RoundsNoise,
 )
 from dphist.proof.certify import certify_drawn
@@ -41,7 +41,7 @@ def certify_again(plan: object) -> Plan:
         raise InvalidParameter(
             f"plan must be a dphist.Plan, as returned by dphist.plan, not {type(plan).__name__}"
         )
-    return replace(plan, certificate=certificate_of(plan.noise, plan.contract, plan.budget))
+    return replace(plan, proof=certificate_of(plan.noise, plan.contract, plan.budget))
 
 
 def plan_of(part: PlanPart) -> Plan:
@@ -55,7 +55,7 @@ def plan_of(part: PlanPart) -> Plan:
     return Plan(budget, contract, noise, "exact", certificate, lower_threshold=part.lower_threshold)
 
 
-def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
+def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Proof:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
     if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
         raise InvalidParameter(
@@ -78,14 +78,14 @@ def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
     exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
     exact += [number for part in noise.sums for number in (part.low, part.high, part.variance)]
     # Rounds check their own whole numbers.
-    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.limit])]
+    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.tau_steps])]
     whole += [n for part in noise.sums for n in (part.reach, part.columns)]
     if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
 
 
 @lru_cache(maxsize=256)
-def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Certificate:
+def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Proof:
     return certify_drawn(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 

@@ -101,21 +101,21 @@ class GaussianOfOne(_Law, kw_only=True, frozen=True, tag="gshm"):
     lattice: Lattice
     variance_steps: Ratio
     variance_shared_steps: Ratio
-    limit_steps: Whole
+    tau_steps: Whole
 
     def noise_of(self) -> LatticeNoise:
         shared = _fraction(self.variance_shared_steps)
-        return LatticeNoise(self.lattice, _fraction(self.variance_steps), shared, self.limit_steps)
+        return LatticeNoise(self.lattice, _fraction(self.variance_steps), shared, self.tau_steps)
 
 
 class LaplaceOfOne(_Law, kw_only=True, frozen=True, tag="laplace"):
     """Laplace noise for users with one item, in rounds."""
 
     scale: Ratio
-    limit_steps: Whole
+    tau_steps: Whole
 
     def noise_of(self) -> LaplaceNoise:
-        return LaplaceNoise(_fraction(self.scale), self.limit_steps)
+        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
 
 
 class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mechanism"):
@@ -143,7 +143,7 @@ class _OnLattice(PlanPart, kw_only=True, frozen=True):
     lattice: Lattice
     variance_steps: Ratio
     variance_shared_steps: Ratio
-    limit_steps: Whole | None
+    tau_steps: Whole | None
     offset: OffsetRule = "none"
     sums: Sums = ()
 
@@ -154,10 +154,10 @@ class _OnLattice(PlanPart, kw_only=True, frozen=True):
         return self.lattice, variance, shared
 
     def noise_of(self) -> AnyNoise:
-        if self.limit_steps is None:
+        if self.tau_steps is None:
             raise ValueError
         sums = tuple(part.noise_of() for part in self.sums)
-        return LatticeNoise(*self._numbers(), self.limit_steps, self.offset, sums)
+        return LatticeNoise(*self._numbers(), self.tau_steps, self.offset, sums)
 
 
 class GaussianPlan(_OnLattice, kw_only=True, frozen=True, tag="gshm"):
@@ -183,10 +183,10 @@ class LaplacePlan(PlanPart, kw_only=True, frozen=True, tag="laplace"):
     """Laplace noise for each count, and a threshold."""
 
     scale: Ratio
-    limit_steps: Whole
+    tau_steps: Whole
 
     def noise_of(self) -> AnyNoise:
-        return LaplaceNoise(_fraction(self.scale), self.limit_steps)
+        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
 
 
 class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):
@@ -197,7 +197,7 @@ class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):
     parts_of_rounds: Rounds
     part_of_sizes: Whole
     part_of_measurement: Whole
-    limits_steps: Rounds
+    thresholds_steps: Rounds
     cuts_steps: Rounds
     growth: Whole
     alone: GaussianOfOne | LaplaceOfOne | None
@@ -206,8 +206,8 @@ class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):
 
     def noise_of(self) -> AnyNoise:
         return RoundsNoise(
-            self.lattice, _fraction(self.variance_steps), self.parts_of_rounds, self.limits_steps, self.cuts_steps,
-            self.part_of_sizes, self.part_of_measurement, self.max_items_per_user, self.growth,
+            self.lattice, _fraction(self.variance_steps), self.parts_of_rounds, self.thresholds_steps,
+            self.cuts_steps, self.part_of_sizes, self.part_of_measurement, self.max_items_per_user, self.growth,
             None if self.alone is None else self.alone.noise_of(), self.shared,
             tuple(part.noise_of() for part in self.sums), self.max_nonzero or 0,
         )  # fmt: skip
@@ -227,14 +227,14 @@ def plan_part(plan: Plan) -> AnyPlan:
 class Counts(Part, kw_only=True, frozen=True):
     """How exact the counts are; in rounds each has a margin of its own, in a column beside it.
 
-    All counts are above `greater_than`. `decimals` is null if counts are whole without rounding, or not rounded.
+    All counts are above `threshold`. `decimals` is null if counts are whole without rounding, or not rounded.
     """
 
     standard_error: float | None
     covariance: float | UnsetType = UNSET
     offset: float | None = None
     lower_threshold: Number | UnsetType = UNSET
-    greater_than: float | None = None
+    threshold: float | None = None
     decimals: Annotated[int, Meta(ge=0, le=40)] | None = None
 
 

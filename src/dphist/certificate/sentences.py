@@ -32,13 +32,13 @@ _CAVEATS: Final = {
     "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
     "groups": "Groups: a household, or one person with two accounts, is more than one user.",
     "user-limit": (
-        "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
+        "Users with more than {limit} {noun} contributed a random {limit} of them: a count may be lower than the "
         "number of users. Standard errors and intervals cover the noise only."
     ),
     "rounds": (
         "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
         "what was left out and differences in taste, as far as they could be measured; of users with more than "
-        "{cap} items a random {cap} count."
+        "{limit} items a random {limit} count."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -161,7 +161,7 @@ def conditions(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[s
 def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, request: AnyRequest) -> list[str]:
     contract = plan.contract
     size = request.sketch_size if isinstance(request, SketchRequest) else 0
-    cap = contract.items if request.max_items_per_user is None else request.max_items_per_user
+    limit = contract.items if request.max_items_per_user is None else request.max_items_per_user
     ranges = dict.fromkeys(
         f"{aggregate.vector}: {', '.join(aggregate.columns)} to a norm of {float(aggregate.high):g}"
         if aggregate.vector
@@ -170,8 +170,8 @@ def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, reque
     )
     values = {
         "items": contract.items,
-        "cap": cap,
-        "noun": "item" if cap == 1 else "items",
+        "limit": limit,
+        "noun": "item" if limit == 1 else "items",
         "nonzero": f"{contract.nonzero:.0f}",
         "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,

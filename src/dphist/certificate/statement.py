@@ -41,7 +41,7 @@ def counts_of(plan: Plan, request: AnyRequest, offset: float | None, decimals: i
         covariance=shared_part(plan),
         offset=offset,
         lower_threshold=request.lower_threshold,
-        greater_than=None if math.isinf(threshold) else threshold + (offset or 0.0),
+        threshold=None if math.isinf(threshold) else threshold + (offset or 0.0),
         decimals=decimals,
     )
 

@@ -268,7 +268,7 @@ class _Examination:
     def _prove(self, stated: Statement) -> Plan | None:
         """The plan with its delta recomputed from its exact numbers; all other numbers must follow from them."""
         plan = plan_of(stated.plan)
-        self.delta, claimed = plan.certificate.delta, stated.plan.delta_certified
+        self.delta, claimed = plan.proof.delta, stated.plan.delta_certified
         if not math.isclose(claimed, self.delta, rel_tol=_LAST_DIGITS):
             self.problems.append(
                 f"the certificate claims a delta of {claimed!r} at epsilon {plan.budget.epsilon!r}, but it is "

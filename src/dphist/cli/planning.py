@@ -271,10 +271,10 @@ def audit(
     from dphist.audit import PlannedMechanism
     from dphist.audit import audit as attack
     from dphist.planning.planner import plan as make_plan
-    from dphist.sampling.tap import SecureTap
+    from dphist.sampling.rng import SecureRng
 
     mechanism = PlannedMechanism(make_plan(noise="discrete", **options))
-    result = attack(mechanism, tap=SecureTap(), runs=runs)
+    result = attack(mechanism, rng=SecureRng(), runs=runs)
     show(result.to_dict(), f"{result}\n", as_json)
     if result.contradicts:
         raise typer.Exit(1)

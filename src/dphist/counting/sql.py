@@ -416,7 +416,7 @@ class Pairs:
         return f"SELECT {columns}, {', '.join(sum_names(self.values))} FROM ({once})" if layers else once
 
 
-def histogram(pairs: Pairs, cap: int | None, order: str, lower: int) -> tuple[str, list[str]]:
+def histogram(pairs: Pairs, limit: int | None, order: str, lower: int) -> tuple[str, list[str]]:
     """The query of counts and sums, and the names of its item columns.
 
     A public list is applied before a user's items are chosen, and every entry is in the result. The choice of
@@ -425,10 +425,10 @@ def histogram(pairs: Pairs, cap: int | None, order: str, lower: int) -> tuple[st
     items, listed, sums = pairs.items, pairs.listed, sum_names(pairs.values)
     columns = ", ".join(items)
     source, where = pairs.once(), ""
-    if cap is not None:
+    if limit is not None:
         rank = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns})"
         source = f"SELECT *, {rank} AS place FROM ({source})"
-        where = f" WHERE place <= {cap}"
+        where = f" WHERE place <= {limit}"
     # At most 2^21 per user: no sum exceeds 64 bits.
     totals = [f"count(*) AS {COUNT}", *(f"CAST(sum({v}) AS BIGINT) AS {v}" for v in sums)]
     counts = f"SELECT {columns}, {', '.join(totals)} FROM ({source}){where} GROUP BY {columns}"

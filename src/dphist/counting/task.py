@@ -155,7 +155,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, repr=False)
 class Choice(Secret):
-    """The secret key that selects each user's items: 32 bytes from the secure tap, fresh for every run.
+    """The secret key that selects each user's items: 32 bytes from the secure rng, fresh for every run.
 
     A `portable` choice selects the same items on every engine, so that tests can compare them; otherwise each
     engine uses its fastest keyed hash.

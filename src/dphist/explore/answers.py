@@ -156,7 +156,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
     )  # fmt: skip
     items, covered = float(chance @ kept.number), float((chance * counted) @ kept.number)
     if not listed:
-        totals = totals_of(plan, kept, cap=limit)
+        totals = totals_of(plan, kept, limit=limit)
         items, covered = min(totals.released, float(bound or math.inf)), totals.kept
     return expected, items, _shares(population, counted, covered)
 
@@ -320,7 +320,7 @@ def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     else:
         limit = None if data.get("csv") else question.plan.get("max_items_per_user")
         largest = question.plan.get("top")
-        outcome = trial(plan, population, question.seed, names=names, largest=largest, cap=limit)
+        outcome = trial(plan, population, question.seed, names=names, largest=largest, limit=limit)
     shown = outcome["top"]
     released = sum(row["released"] is not None for row in shown)
     words = (

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from dphist.display import Listing
 from dphist.errors import InvalidParameter, NotPrivate, positive_number
-from dphist.model import Budget, Certificate, Contract, Noise
+from dphist.model import Budget, Contract, Noise, Proof
 from dphist.paper.analyses import ANALYSES_BY_NAME, PAPER_ANALYSES, Gamma, gamma_value, least_tau
 from dphist.proof.continuous import certify_noise, delta_of_all_cases
 from dphist.proof.searches import round_up
@@ -23,7 +23,7 @@ class Certification(Listing):
 
     noise: Noise
     contract: Contract
-    certificate: Certificate
+    proof: Proof
     delta: dict[str, float] = field(hash=False)
     delta_lower: float
     delta_exact: float | None = None
@@ -32,32 +32,32 @@ class Certification(Listing):
         """The keys of `dphist certify --json`."""
         return {
             "mechanism": self.noise.mechanism,
-            "epsilon": self.certificate.epsilon,
+            "epsilon": self.proof.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
             **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.delta_lower,
             "delta_exact": self.delta_exact,
-            "binding_case": self.certificate.binding_case.to_dict(),
+            "binding_case": self.proof.binding_case.to_dict(),
         }
 
     def rows(self) -> list[tuple[str, str]]:
         return [
             ("tau", f"{self.noise.tau!r}"),
-            ("delta, at most", f"{self.certificate.delta:.10g} (certified)"),
+            ("delta, at most", f"{self.proof.delta:.10g} (certified)"),
             (
                 ("delta, at least", f"{self.delta_lower:.10g}")
                 if self.delta_exact is None
                 else ("delta, exact", f"{self.delta_exact:.10g} (to 9 digits)")
             ),
             *((f"bound {name}", f"{value:.10g}") for name, value in self.delta.items() if name != "exact"),
-            ("worst neighbours", str(self.certificate.binding_case)),
+            ("worst neighbours", str(self.proof.binding_case)),
         ]
 
     @property
     def title(self) -> str:
-        return f"delta at epsilon = {self.certificate.epsilon:g}"
+        return f"delta at epsilon = {self.proof.epsilon:g}"
 
 
 _SURELY_BROKEN: Final = 1.0 - 1e-12

@@ -465,7 +465,7 @@ class _View:
         prior = (smooth + 1e-6 * np.eye(last + 1)) / pilot**2
         worth, taste = np.full(self.score.size, pilot), np.full(self.score.size, self.taste)
         for _ in range(3):
-            precision = self.score**2 / (self.sigma**2 + self._spread(worth, taste))
+            precision = self.score**2 / (self.sigma**2 + self._variance(worth, taste))
             square, right = prior.copy(), np.zeros(last + 1)
             for a, x in ((knot, near), (above, part)):
                 right += np.bincount(a, precision * x * self.measured / self.score, last + 1)
@@ -476,14 +476,14 @@ class _View:
             fitted = near * worths[knot] + part * worths[above]
             worth = np.maximum(fitted, 0.05 * pilot)
             taste = self._tastes(worth, self.measured - fitted * self.score)
-        spread = self._spread(worth, taste)
-        share = self.sigma**2 / (self.sigma**2 + spread)
+        variance = self._variance(worth, taste)
+        share = self.sigma**2 / (self.sigma**2 + variance)
         mixed = 2.0 * near * part * covariance[knot, above]
         of_worth = near**2 * covariance[knot, knot] + part**2 * covariance[above, above] + mixed
         value = (1.0 - share) * self.measured + share * worth * self.score
-        return (value, share * spread + (share * self.score) ** 2 * of_worth), taste
+        return (value, share * variance + (share * self.score) ** 2 * of_worth), taste
 
-    def _spread(self, worth: FloatArray, taste: FloatArray | float) -> FloatArray:
+    def _variance(self, worth: FloatArray, taste: FloatArray | float) -> FloatArray:
         """The variance of weights given the scores."""
         known = worth * self.score
         return (worth * self.deviation) ** 2 + (taste * known) ** 2 + self.chance * known * (1.0 + worth)
@@ -511,7 +511,7 @@ class _View:
     def _tastes(self, worth: FloatArray, off: FloatArray) -> FloatArray:
         """The relative deviation of worths, by moments in each group, with what is known a priori."""
         known = (worth * self.score) ** 2
-        other = self.sigma**2 + self._spread(worth, 0.0)
+        other = self.sigma**2 + self._variance(worth, 0.0)
         information = (known / (other + self.taste**2 * known)) ** 2
         prior, tastes = 2.0 / (_TASTE_ERROR * (self.taste / _TASTE) ** 2) ** 2, np.zeros(off.size)
         for group in np.unique(self.group):

@@ -11,7 +11,7 @@ from dphist.certificate.proof import top_k_keeps
 from dphist.display import count_items, figure, join_words
 from dphist.errors import DphistError
 from dphist.model import Plan, RoundsNoise
-from dphist.planning.planner import CAP_ALONE
+from dphist.planning.planner import LIMIT_ALONE
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise
 
@@ -122,7 +122,7 @@ def _passing(plan: Plan) -> str:
         if top_k_keeps(plan):
             more += f", and {half - added:,} more than the item of rank {rank} if there is one,"
     rarely = f", one with {unlikely - 1:,} at most 1 %" if unlikely - 1 > added else ""
-    what = "pass" if CAP_ALONE in plan.notes else "be released"
+    what = "pass" if LIMIT_ALONE in plan.notes else "be released"
     return (
         f"A noisy count must exceed {must}: an item with {half:,}{more} has a 50 % chance to {what}, one with "
         f"{likely:,} has 99 %{rarely}."
@@ -134,7 +134,7 @@ def _alternatives(plan: Plan) -> list[str]:
     if plan.noise.public:
         return []
     if contract.max_nonzero is None:
-        return [_other_limits(plan), "" if CAP_ALONE in plan.notes else _top_instead(plan)]
+        return [_other_limits(plan), "" if LIMIT_ALONE in plan.notes else _top_instead(plan)]
     other = _attempt(plan, max_items_per_user=max(1, contract.max_nonzero // 20))
     if other is None:
         return []

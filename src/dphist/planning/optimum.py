@@ -19,12 +19,12 @@ from dphist.model import (
     FINEST_REACH,
     LEAST_VARIANCE,
     Budget,
-    Certificate,
     Contract,
     LatticeNoise,
     Noise,
     Objective,
     OffsetRule,
+    Proof,
     SumNoise,
     check_range,
 )
@@ -337,7 +337,7 @@ def on_lattice(
     contract: Contract,
     offset: OffsetRule = "none",
     sums: SumShares = NO_SUMS,
-) -> tuple[LatticeNoise, Certificate]:
+) -> tuple[LatticeNoise, Proof]:
     """The discrete noise next to continuous noise: the least variance and limit on the lattice that are certified.
 
     Guarantee: the certificate's delta is within the budget.
@@ -345,7 +345,7 @@ def on_lattice(
     noise = lattice_and_variances(continuous, budget, contract, offset, sums)
     limit = _least_limit(noise, budget, contract, start=max(1, math.ceil(noise.lattice * continuous.tau)))
     for attempt in range(_MOST_ATTEMPTS):
-        noise = replace(noise, limit=limit)
+        noise = replace(noise, tau_steps=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate

@@ -21,7 +21,6 @@ from dphist.model import (
     AnalysisName,
     AnyNoise,
     Budget,
-    Certificate,
     Contract,
     LaplaceNoise,
     LatticeNoise,
@@ -29,6 +28,7 @@ from dphist.model import (
     Objective,
     OffsetRule,
     Plan,
+    Proof,
     PublicNoise,
 )
 from dphist.paper.analyses import ANALYSES_BY_NAME, Exact, Gamma, gamma_value
@@ -55,7 +55,7 @@ from dphist.proof.verdict import verdict_of
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
-CAP_ALONE: Final = (
+LIMIT_ALONE: Final = (
     "The limit on items per user needs less noise than a top-k step, so no count is subtracted. Of the items that "
     "pass the threshold, only the largest are released."
 )
@@ -150,7 +150,7 @@ def plan(
             mechanism=mechanism, sums=bounds, weights=weights,
         )  # fmt: skip
         if capped.total_noise <= topped.total_noise:
-            return replace(capped, notes=(*capped.notes, CAP_ALONE))
+            return replace(capped, notes=(*capped.notes, LIMIT_ALONE))
         return replace(topped, notes=(*topped.notes, _TOP_ALONE))
     contract = Contract(max_nonzero, max_items_per_user)
     if mechanism == "laplace":
@@ -244,7 +244,7 @@ def _noise_for(
     return Calibration(ANALYSES_BY_NAME[name], budget, contract).best(gamma, objective)
 
 
-def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
+def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Proof]:
     """The noise with its certificate; slightly more noise if ball arithmetic rejects what doubles accepted."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

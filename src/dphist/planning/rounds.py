@@ -25,11 +25,11 @@ from dphist.model import (
     MOST_ITEMS_IN_ROUNDS,
     ROUNDING,
     Budget,
-    Certificate,
     LaplaceNoise,
     LatticeNoise,
     Noise,
     Plan,
+    Proof,
     RoundsNoise,
     SumNoise,
 )
@@ -137,7 +137,7 @@ def _plan(
     return Plan(budget, noise.contract, noise, "exact", certificate, verdict_of(budget).warnings)
 
 
-def _certified(noise: RoundsNoise, budget: Budget) -> tuple[RoundsNoise, Certificate]:
+def _certified(noise: RoundsNoise, budget: Budget) -> tuple[RoundsNoise, Proof]:
     """The noise with its certificate; slightly more noise if ball arithmetic rejects what doubles accepted."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_rounds(noise, epsilon=budget.epsilon, budget=budget.delta)
@@ -145,11 +145,11 @@ def _certified(noise: RoundsNoise, budget: Budget) -> tuple[RoundsNoise, Certifi
             return noise, certificate
         noise = _with_variance(noise, float(noise.variance) * (1.0 + 1e-9 * 8.0**attempt))
         if isinstance(noise.alone, LaplaceNoise):
-            noise = replace(noise, alone=replace(noise.alone, limit=noise.alone.limit + (attempt > 6)))
+            noise = replace(noise, alone=replace(noise.alone, tau_steps=noise.alone.tau_steps + (attempt > 6)))
         if isinstance(noise.alone, LatticeNoise):
-            limit = noise.alone.limit + (attempt > 2)
+            limit = noise.alone.tau_steps + (attempt > 2)
             more = dyadic_up(float(noise.alone.variance) * (1.0 + 1e-9 * 8.0**attempt))
-            noise = replace(noise, alone=replace(noise.alone, variance=more, limit=limit))
+            noise = replace(noise, alone=replace(noise.alone, variance=more, tau_steps=limit))
     raise NoPlan(f"no plan of rounds could be certified for {budget}")
 
 
@@ -239,10 +239,12 @@ class _Search:
         rest = self.budget.delta - self._normal(noise)
 
         def excess(limit: int) -> float:
-            moved = replace(noise, limits=(*noise.limits[:-1], max(limit, *noise.cuts, 1)))
+            moved = replace(noise, thresholds_steps=(*noise.thresholds_steps[:-1], max(limit, *noise.cuts, 1)))
             return log_excess(math.exp(float(estimated_events(moved).max())), rest)
 
-        return replace(noise, limits=(*noise.limits[:-1], least_whole_passing(excess, noise.limits[-1])))
+        return replace(
+            noise, thresholds_steps=(*noise.thresholds_steps[:-1], least_whole_passing(excess, noise.thresholds_steps[-1]))
+        )
 
     def _with_least_variance(self, noise: RoundsNoise) -> RoundsNoise:
         """The least variance at which delta is within the budget; the cuts follow it."""
@@ -256,7 +258,7 @@ class _Search:
         noise = _with_variance(noise, least_passing(excess, start, relative=1e-10))
         cuts = (
             min(limit, round(cut * noise.deviation(number) * noise.lattice))
-            for number, (cut, limit) in enumerate(zip(_CUTS, noise.limits[:-1], strict=True))
+            for number, (cut, limit) in enumerate(zip(_CUTS, noise.thresholds_steps[:-1], strict=True))
         )
         return replace(noise, cuts=tuple(cuts) if noise.parts else ())
 

@@ -175,8 +175,8 @@ class CountNoise:
         kept = np.maximum(above.mass, 1e-300)
         mean = above.moment / kept
         variance = np.maximum(above.square / kept - mean**2, 0.0)
-        error, spread = self.part * mean / self.steps, (self.part**2 * variance + self.rest) / self.steps**2
-        return self.probability(counts), error, spread
+        error, deviation = self.part * mean / self.steps, (self.part**2 * variance + self.rest) / self.steps**2
+        return self.probability(counts), error, deviation
 
     def moments_if_passed(self, counts: FloatArray, truth: FloatArray) -> Passed:
         """The errors of `counts`, which get noise, against the `truth`, which is at least as large."""
@@ -201,7 +201,7 @@ def count_noise(noise: AnyNoise) -> CountNoise:
     if isinstance(noise, RoundsNoise):
         raise InvalidParameter("in rounds the noise of a count depends on what is found")
     if isinstance(noise, LaplaceNoise):
-        return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.limit + 2)
+        return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.tau_steps + 2)
     if isinstance(noise, Noise):
         steps = 2.0 ** (_CONTINUOUS_BITS - math.frexp(noise.total_noise)[1])
         return CountNoise(LatticeTails((noise.total_noise * steps) ** 2), steps, noise.threshold * steps)
@@ -212,7 +212,7 @@ def count_noise(noise: AnyNoise) -> CountNoise:
         rest = part * shared + shared
     elif noise.offset == "independent":
         rest = shared
-    return CountNoise(LatticeTails(own + shared), noise.lattice, noise.lattice + noise.limit + 1, part, rest)
+    return CountNoise(LatticeTails(own + shared), noise.lattice, noise.lattice + noise.tau_steps + 1, part, rest)
 
 
 def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
@@ -226,14 +226,14 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
         raise InvalidParameter("this noise has no offset")
     law = count_noise(noise)
     first, variance = law.first(above), float(noise.variance + noise.variance_shared)
-    spread = math.sqrt(law.part**2 * variance + law.rest)
-    rho = law.part * math.sqrt(variance) / spread
+    deviation = math.sqrt(law.part**2 * variance + law.rest)
+    rho = law.part * math.sqrt(variance) / deviation
     height = (first - 0.5) / math.sqrt(variance)
     density, r = np.exp(-0.5 * height**2) / _ROOT, math.sqrt(1.0 - rho * rho)
     # Whole steps make the corner of |E| at zero blunter by a twelfth of a squared step.
-    corner = 1.0 - 1.0 / (12.0 * spread**2)
+    corner = 1.0 - 1.0 / (12.0 * deviation**2)
     distance = 2.0 / _ROOT * corner * special.ndtr(-height / r) + rho * density * special.erf(
         rho * height / (r * math.sqrt(2.0))
     )
     mass, moment, _ = law.tails.above(first)
-    return Passed(mass, law.part * moment / noise.lattice, spread / noise.lattice * distance)
+    return Passed(mass, law.part * moment / noise.lattice, deviation / noise.lattice * distance)

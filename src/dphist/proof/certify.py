@@ -10,11 +10,11 @@ from fractions import Fraction
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.model import (
-    Certificate,
     Contract,
     LaplaceNoise,
     LatticeNoise,
     NeighbourCase,
+    Proof,
     PublicNoise,
     RoundsNoise,
 )
@@ -31,8 +31,8 @@ def certify_drawn(
     *,
     epsilon: float,
     budget: float | None = None,
-) -> Certificate:
-    """Certificate of noise that can be drawn exactly.
+) -> Proof:
+    """Proof of noise that can be drawn exactly.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
     """
@@ -41,14 +41,14 @@ def certify_drawn(
             raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
         return certify_rounds(noise, epsilon=epsilon, budget=budget)
     if isinstance(noise, LaplaceNoise):
-        return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
+        return certify_discrete_laplace(noise.scale, noise.tau_steps, contract, epsilon=epsilon)
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
 
 
-def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of the discrete Laplace stability histogram with a scale of at least m/epsilon.
+def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Proof:
+    """Proof of the discrete Laplace stability histogram with a scale of at least m/epsilon.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rational scale; exact up to rounding.
     Valid for: scale >= m/epsilon, compared exactly; otherwise raises `NotPrivate`.
@@ -62,7 +62,7 @@ def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *,
         passes = (-(limit + 1) * rate).exp() / (1 + (-rate).exp())
         delta = balls.upper(1 - (1 - passes) ** items)
     case = NeighbourCase(contract.nonzero - items, items, 0, "add")
-    return Certificate(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
+    return Proof(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
 
 
 def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
@@ -72,8 +72,8 @@ def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, s
 
 def certify_lattice(
     noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
-) -> Certificate:
-    """Certificate of a plan on a lattice: a rigorous upper bound of delta.
+) -> Proof:
+    """Proof of a plan on a lattice: a rigorous upper bound of delta.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`. If it exceeds a
     given `budget` it may be 1, as the work stops at the first case above the budget.
@@ -97,11 +97,11 @@ def certify_lattice(
             delta = max(delta, _discrete_mixed_upper(family, goal, stop=budget is not None))
     only_new = NeighbourCase(contract.nonzero - items, items, 0, "add")
     case = _worst_without_new(noise, contract) if gaussian >= infinite else only_new
-    return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
+    return Proof(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
 
 
-def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of discrete correlated noise on a public list of `max_nonzero` items: no item is ever new.
+def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Proof:
+    """Proof of discrete correlated noise on a public list of `max_nonzero` items: no item is ever new.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
     Valid for: epsilon >= 0.
@@ -110,7 +110,7 @@ def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: fl
     with balls.precision(256):
         family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
         delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    return Certificate(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
+    return Proof(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
 
 
 def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:

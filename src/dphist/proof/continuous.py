@@ -15,7 +15,7 @@ from flint import acb, arb
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.model import AnyNoise, Certificate, Contract, NeighbourCase, Noise
+from dphist.model import AnyNoise, Contract, NeighbourCase, Noise, Proof
 from dphist.proof import balls
 from dphist.proof.certify import certify_drawn
 from dphist.proof.exact import (
@@ -258,10 +258,8 @@ def _enough_chords(case: Case, goal: float) -> float:
     return bound
 
 
-def certify_family(
-    noise: Noise, contract: Contract, *, epsilon: float, budget: float | None = None
-) -> Certificate:
-    """Certificate of continuous noise at epsilon: a rigorous upper bound of delta.
+def certify_family(noise: Noise, contract: Contract, *, epsilon: float, budget: float | None = None) -> Proof:
+    """Proof of continuous noise at epsilon: a rigorous upper bound of delta.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact doubles of `noise`. If it exceeds a
     given `budget` it may be 1, as the work stops at the first case above the budget.
@@ -285,7 +283,7 @@ def certify_family(
     )  # fmt: skip
     if attained > delta * (1.0 + _LOWER_ERROR):
         raise ArithmeticError(f"the certificate {delta!r} is below the exact delta {attained!r} of {fast.case}")
-    return Certificate(epsilon, min(1.0, delta), "exact", fast.case, min(delta, attained))
+    return Proof(epsilon, min(1.0, delta), "exact", fast.case, min(delta, attained))
 
 
 def _mixed_upper(family: BallFamily, goal: float, budget: float | None) -> float:
@@ -307,10 +305,8 @@ def _mixed_upper(family: BallFamily, goal: float, budget: float | None) -> float
     return worst
 
 
-def certify_noise(
-    noise: AnyNoise, contract: Contract, *, epsilon: float, budget: float | None = None
-) -> Certificate:
-    """Certificate of any noise.
+def certify_noise(noise: AnyNoise, contract: Contract, *, epsilon: float, budget: float | None = None) -> Proof:
+    """Proof of any noise.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals or doubles of `noise`.
     """
@@ -408,23 +404,23 @@ def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest:
     """The integral over T of the finite privacy loss, in units of T's standard deviation."""
     j, r, s, adding = case.shared, case.new, case.changed, case.direction == "add"
     posterior = 1.0 / (1.0 / noise.sigma_shared**2 + j / noise.sigma**2)
-    spread = math.sqrt(noise.sigma_shared**2 - posterior)
+    deviation = math.sqrt(noise.sigma_shared**2 - posterior)
     covariance = s * posterior / noise.sigma**2
     squared = (s - s * s / (noise.gamma + j)) / noise.sigma**2
-    slope = covariance / spread
+    slope = covariance / deviation
     rest = math.sqrt(max(0.0, squared - slope**2))
     reach = normal_reach(smallest)
     low, high = -reach - slope, reach
 
     def log_none(t: FloatArray) -> FloatArray:
-        return _log_posterior_none_passes(spread * t.ravel(), r, noise, posterior, reach).reshape(t.shape)
+        return _log_posterior_none_passes(deviation * t.ravel(), r, noise, posterior, reach).reshape(t.shape)
 
     def log_ratio(t: FloatArray) -> FloatArray:
-        """The mean of L given T = spread t, plus log g: concave in t."""
+        """The mean of L given T = deviation t, plus log g: concave in t."""
         return log_none(t) + slope * (t + slope / 2.0)
 
     common = shared_noise_breaks(
-        np.array([float(r)]), sigma=math.hypot(noise.sigma, math.sqrt(posterior)), sigma_shared=spread,
+        np.array([float(r)]), sigma=math.hypot(noise.sigma, math.sqrt(posterior)), sigma_shared=deviation,
         tau=noise.tau, low=low, high=high,
     )  # fmt: skip
     level = epsilon if adding else -epsilon

@@ -273,7 +273,7 @@ class DiscreteFamily:
     @cached_property
     def _passing(self) -> list[tuple[arb, arb]]:
         """For each value of the shared draw: its probability, and that of a new count passing given it."""
-        limit = self.noise.limit
+        limit = self.noise.tau_steps
         if self.noise.variance_shared == 0:
             return [(arb(1), tail(limit + 1, self.variance))]
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)

@@ -20,7 +20,7 @@ from flint import arb
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.model import ROUNDING, Certificate, LaplaceNoise, LatticeNoise, NeighbourCase, RoundsNoise
+from dphist.model import ROUNDING, LaplaceNoise, LatticeNoise, NeighbourCase, Proof, RoundsNoise
 from dphist.proof import balls
 from dphist.proof.balls import hockey_stick_normal, rational, shift_divergence, tail
 from dphist.proof.gaussian import rounding_loss, squared_move_of_pure
@@ -127,7 +127,7 @@ class _Evidence:
         total, weight = arb(0), 0
         for number, part in enumerate(self.noise.parts):
             weight += part * (later if number else first)
-            spare = (self.pooled[number] * self.noise.limits[number] - weight) // self.units[number]
+            spare = (self.pooled[number] * self.noise.thresholds_steps[number] - weight) // self.units[number]
             total += tail(spare + 1, self.variances[number]) * self.factors[number]
         return total.min(arb(1))
 
@@ -145,7 +145,7 @@ def estimated_events(noise: RoundsNoise) -> FloatArray:
     pooled, unit = np.cumsum(noise.parts)[:, None], np.gcd.accumulate(noise.parts)[:, None]
     weights = noise.parts[0] * first + (pooled - noise.parts[0]) * later
     # An integer above this is at least half a step above it.
-    least = (np.floor((np.array(noise.limits)[:, None] * pooled - weights) / unit) + 0.5) * unit
+    least = (np.floor((np.array(noise.thresholds_steps)[:, None] * pooled - weights) / unit) + 0.5) * unit
     passes = special.logsumexp(special.log_ndtr(-least / np.sqrt(float(noise.variance) * pooled)), axis=0)
     # log(1 - (1 - p)^n), which is log(n p) for small n p.
     small = passes + np.log(items)
@@ -197,8 +197,8 @@ def event_of_rounds(noise: RoundsNoise) -> RoundsEvent:
         return RoundsEvent(worst, worst_items, balls.upper(evidence.found(0, 0)))
 
 
-def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None = None) -> Certificate:
-    """Certificate of rounds of discovery and a measurement: the worse of the two groups of users.
+def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None = None) -> Proof:
+    """Proof of rounds of discovery and a measurement: the worse of the two groups of users.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`. If the noise alone
     exceeds a given `budget`, the events are left out, and it is 1.
@@ -211,7 +211,7 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
     noise_alone = delta_of_gaussian_cost(squared, 0.0, epsilon=epsilon)
     public = NeighbourCase(noise.listed or math.inf, 0, noise.most_items, "either")
     if not noise.parts or (budget is not None and noise_alone > budget):
-        return Certificate(epsilon, noise_alone if not noise.parts else 1.0, "rounds", public, 0.0)
+        return Proof(epsilon, noise_alone if not noise.parts else 1.0, "rounds", public, 0.0)
     event = event_of_rounds(noise)
     delta = delta_of_gaussian_cost(squared, event.several, epsilon=epsilon)
     of_one = 0.0 if noise.alone is None else _delta_of_one(noise.alone, event.without_weight, epsilon=epsilon)
@@ -221,15 +221,15 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
         case = NeighbourCase(math.inf, event.items, 0, "add")
     else:
         case = public
-    return Certificate(epsilon, max(delta, of_one), "rounds", case, 0.0)
+    return Proof(epsilon, max(delta, of_one), "rounds", case, 0.0)
 
 
 def _passes(noise: LaplaceNoise | LatticeNoise) -> arb:
     """The probability that an item that one user has is above the threshold."""
     if isinstance(noise, LatticeNoise):
-        return tail(noise.limit + 1, rational(noise.variance))
+        return tail(noise.tau_steps + 1, rational(noise.variance))
     rate = rational(1 / noise.scale)
-    return (-(noise.limit + 1) * rate).exp() / (1 + (-rate).exp())
+    return (-(noise.tau_steps + 1) * rate).exp() / (1 + (-rate).exp())
 
 
 def _delta_of_one(noise: LaplaceNoise | LatticeNoise, without_weight: float, *, epsilon: float) -> float:

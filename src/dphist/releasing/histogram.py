@@ -30,7 +30,7 @@ from dphist.releasing.noise import (
     release_blocks,
 )
 from dphist.releasing.result import ARROW, PACKAGES, Form, Names, Package, Release, frame_form
-from dphist.sampling.tap import SecureTap, SeededTap, Tap
+from dphist.sampling.rng import Rng, SecureRng, SeededRng
 
 # Rows that get noise together: enough for the compiled sampler, with about 150 MB of working memory.
 BATCH_SIZE: Final = 1 << 22
@@ -77,13 +77,13 @@ def release_histogram(
     names = checked_names(item, count)
     # An int: sums of narrow numpy integers would wrap around, and rows get noise twice.
     batch_size = positive_count("batch_size", batch_size)
-    tap: Tap = SecureTap() if seed is None else SeededTap(seed)
+    rng: Rng = SecureRng() if seed is None else SeededRng(seed)
     top_k = rule is Nonzero.TOP_K
     pieces = _pieces_of(items, counts, names, lattice=sound.steps_of_count, twice=top_k)
     floor, total = 0, None
     if top_k:
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
-    session = begin(sound, tap, Cut(floor))
+    session = begin(sound, rng, Cut(floor))
     release = release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
     return replace(release, request=HistogramRequest(promise_max_nonzero=rule is Nonzero.PROMISED))
 
@@ -251,11 +251,11 @@ def release_sketch(
     """
     # Clamped, because an error for too large a number would reveal it.
     largest = LARGEST_EXACT // plan.steps_of_count
-    tap: Tap = SecureTap() if seed is None else SeededTap(seed)
+    rng: Rng = SecureRng() if seed is None else SeededRng(seed)
     rule, cut = Nonzero.PROMISED, Cut()
     if plan.releases_offset:
         rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
     # The session subtracts this amount again.
     whole = np.minimum(counts, largest) + cut.subtracted
     block = [Piece(ARROW, columns, whole)]
-    return release_blocks([block], begin(plan, tap, cut), rule, names, distinct=True)
+    return release_blocks([block], begin(plan, rng, cut), rule, names, distinct=True)

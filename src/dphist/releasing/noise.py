@@ -32,8 +32,8 @@ from dphist.model import LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.request import Request
 from dphist.releasing.result import ARROW, Form, Names, Release
+from dphist.sampling.rng import Rng, SeededRng
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
-from dphist.sampling.tap import SeededTap, Tap
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -121,7 +121,7 @@ class NoiseSession:
     """
 
     plan: Plan
-    tap: Tap
+    rng: Rng
     cut: Cut
     shared: int = field(default=0, repr=False)
     offset: int = field(default=0, repr=False)
@@ -145,7 +145,7 @@ class NoiseSession:
         for the counts and one for each of these sums; without them all noise is fresh.
         """
         plan = self.plan
-        draws = [Fresh(self.tap)] * (1 + len(plan.summed)) if draws is None else draws
+        draws = [Fresh(self.rng)] * (1 + len(plan.summed)) if draws is None else draws
         remaining = check_counts(self.cut.apply(counts), lattice=plan.steps_of_count)
         if plan.noise.public and remaining.size > plan.contract.nonzero:
             # The length of a public list may be in the message.
@@ -171,7 +171,7 @@ class NoiseSession:
         steps += counts[present] * self.plan.steps_of_count
         if not public:
             # The comparison is in whole steps, so that nothing is rounded before it.
-            passed = np.flatnonzero(steps > noise.lattice + noise.limit - self.shared)
+            passed = np.flatnonzero(steps > noise.lattice + noise.tau_steps - self.shared)
             present, steps = present[passed], steps[passed]
         return present + start, (steps + (self.shared + self.offset)) / noise.lattice
 
@@ -194,7 +194,7 @@ class NoiseSession:
         return tuple(noisy_sums)
 
 
-def begin(plan: Plan, tap: Tap, cut: Cut | None = None) -> NoiseSession:
+def begin(plan: Plan, rng: Rng, cut: Cut | None = None) -> NoiseSession:
     """Start a session: draw the noise that all batches share, and the noise of the offset if there is one.
 
     For a count C that a top-k step subtracts, the noisy offset is C + (Z - W)/lattice by the rule `opposite` and
@@ -202,29 +202,29 @@ def begin(plan: Plan, tap: Tap, cut: Cut | None = None) -> NoiseSession:
     """
     cut, noise = cut or Cut(), plan.noise
     if isinstance(noise, LaplaceNoise):
-        return NoiseSession(plan, tap, cut)
+        return NoiseSession(plan, rng, cut)
     if not isinstance(noise, LatticeNoise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
-    shared = _draw_shared(noise, tap)
+    shared = _draw_shared(noise, rng)
     if not plan.releases_offset:
-        return NoiseSession(plan, tap, cut, shared)
-    offset = cut.subtracted * noise.lattice + _draw_shared(noise, tap)
-    return NoiseSession(plan, tap, cut, shared, offset - shared if noise.offset == "opposite" else offset)
+        return NoiseSession(plan, rng, cut, shared)
+    offset = cut.subtracted * noise.lattice + _draw_shared(noise, rng)
+    return NoiseSession(plan, rng, cut, shared, offset - shared if noise.offset == "opposite" else offset)
 
 
-def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
+def _draw_shared(noise: LatticeNoise, rng: Rng) -> int:
     if noise.variance_shared == 0:
         return 0
-    return int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
+    return int(DiscreteGaussian(noise.variance_shared).draw(1, rng)[0])
 
 
 def rehearse(plan: Plan) -> None:
     """Draw noise for a synthetic count: noise that cannot be drawn must be an error before events are read."""
     one, first = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    session, sums = begin(plan, SeededTap(0)), [one] * len(plan.summed)
+    session, sums = begin(plan, SeededRng(0)), [one] * len(plan.summed)
     session.release(one, sums)
     # The count has probably not passed the threshold, so no noise was drawn for its sums yet.
-    session.noisy_sums(one, sums, first, [Fresh(session.tap)] * len(sums))
+    session.noisy_sums(one, sums, first, [Fresh(session.rng)] * len(sums))
 
 
 # A whole histogram in this process.
@@ -356,7 +356,7 @@ def release_blocks(
         order = release_order(counts, columns)[:limit]
     rows = tuple(take_rows(column, order) for column in columns)
     sums = [column[order] for column in sums]
-    private, offset = session.tap.private, session.noisy_offset
+    private, offset = session.rng.private, session.noisy_offset
     return Release(rows, counts[order], plan, private, names, form, offset, sums=tuple(sums))
 
 
@@ -368,7 +368,7 @@ class Job:
     plan: Plan
     rule: Nonzero
     task: Task | RoundsTask
-    tap: Tap
+    rng: Rng
     receipt: Mapping[str, Any] | None
 
     @property
@@ -383,7 +383,7 @@ class Job:
         """Start the noise; `at_rank` is the true count at the task's rank, and secret."""
         top_k = self.rule is Nonzero.TOP_K
         difference = top_k and self.request.offset == "none"
-        return begin(self.plan, self.tap, Cut(at_rank if top_k else 0, self.request.lower_threshold, difference))
+        return begin(self.plan, self.rng, Cut(at_rank if top_k else 0, self.request.lower_threshold, difference))
 
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""

@@ -27,7 +27,7 @@ from dphist.counting.columns import arrow_numbers, is_series, take_rows
 from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
-from dphist.model import Budget, Certificate, Plan
+from dphist.model import Budget, Plan, Proof
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
@@ -151,9 +151,9 @@ class Release:
         return self.plan.budget
 
     @property
-    def certificate(self) -> Certificate:
+    def proof(self) -> Proof:
         """The certificate of the plan."""
-        return self.plan.certificate
+        return self.plan.proof
 
     @property
     def items(self) -> Any:
@@ -282,7 +282,7 @@ class Release:
             "private": self.private,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "delta_certified": self.certificate.delta,
+            "delta_certified": self.proof.delta,
         }
         note = {"dphist": json.dumps(facts)}
         return note if self.private else {**note, "dphist_warning": NOT_PRIVATE}

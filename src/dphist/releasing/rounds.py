@@ -29,8 +29,8 @@ from dphist.model import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.planning.estimate import Estimates, Evidence, choose_limit, estimate, size_bounds
 from dphist.releasing.noise import CACHED_ROWS, COMPILED_FROM, Job, noise_of_group
 from dphist.releasing.result import ARROW, Release, frame_form
+from dphist.sampling.rng import Rng, SeededRng
 from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Fresh
-from dphist.sampling.tap import SeededTap, Tap
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -76,7 +76,7 @@ class Found:
 def passes_alone(noise: LaplaceNoise | LatticeNoise, users: IntArray, steps: IntArray) -> BoolArray:
     """Which items are found by users with one item, from true numbers and these numbers with noise, in steps."""
     # An item that nobody of this group has is never listed, whatever its noise is.
-    return (steps > noise.lattice + noise.limit) & (users > 0)
+    return (steps > noise.lattice + noise.tau_steps) & (users > 0)
 
 
 def pool(
@@ -88,7 +88,7 @@ def pool(
     """
     part, total = noise.parts[number], noise.pooled_parts(number)
     pooled = before + part * noisy(weights, DiscreteGaussian(noise.variance / part), draws)
-    found = pooled > total * noise.limits[number]
+    found = pooled > total * noise.thresholds_steps[number]
     if number == len(noise.cuts):  # after the last round, lists are of no more use
         return pooled, found, np.zeros(found.size, dtype=np.bool_)
     return pooled, found, ~found & (pooled >= total * noise.cuts[number])
@@ -101,11 +101,11 @@ def scores(noise: RoundsNoise, found_in: FoundIn, pooled: IntArray) -> FloatArra
     return np.where(found_in > ALONE, pooled / (totals[in_round] * noise.lattice), 0.0)
 
 
-def find_items(noise: RoundsNoise, counted: RoundsCount, tap: Tap) -> Found:
+def find_items(noise: RoundsNoise, counted: RoundsCount, rng: Rng) -> Found:
     """All rounds. `counted` is left with the lists of the last one."""
     found_in = np.full(counted.items, HIDDEN, dtype=np.int8)
     found_in[counted.known] = KNOWN
-    draws, users = Fresh(tap), None
+    draws, users = Fresh(rng), None
     if noise.alone is not None:
         true = counted.alone()
         steps = noisy(true * noise.alone.lattice, noise_of_group(noise.alone), draws)
@@ -144,14 +144,14 @@ class Measurement:
         return replace(self, weights=self.weights[where], sums=tuple(column[where] for column in self.sums))
 
 
-def measure_items(plan: Plan, counted: RoundsCount, found: Found, tap: Tap) -> Measurement:
+def measure_items(plan: Plan, counted: RoundsCount, found: Found, rng: Rng) -> Measurement:
     numbers, bounds = found.numbers, bounds_of(plan)
-    sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), by_round(plan, found), tap)
+    sizes, limit = noisy_sizes(plan, counted.sizes(numbers, bounds), by_round(plan, found), rng)
     if limit == 0:
         return unmeasured(plan, sizes)
     weights, *sums = counted.measure(numbers, limit)
-    shared = shared_draw(plan, limit, tap)
-    draws = [Fresh(tap)] * (1 + len(sums))
+    shared = shared_draw(plan, limit, rng)
+    draws = [Fresh(rng)] * (1 + len(sums))
     return Measurement(sizes, limit, *noisy_weights(plan, limit, shared, weights, sums, draws))
 
 
@@ -166,18 +166,18 @@ def by_round(plan: Plan, found: Found) -> tuple[int, ...]:
     return tuple(int(np.count_nonzero(found.found_in == place)) for place in places)
 
 
-def noisy_sizes(plan: Plan, sizes: Sequence[int], found: Sequence[int], tap: Tap) -> tuple[tuple[int, ...], int]:
+def noisy_sizes(plan: Plan, sizes: Sequence[int], found: Sequence[int], rng: Rng) -> tuple[tuple[int, ...], int]:
     """Users by number of found items, in steps with noise, and the limit of the measurement that follows."""
     noise = rounds_noise(plan)
     true = np.asarray(sizes, dtype=np.int64) * noise.lattice
-    steps = tuple(noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(tap)).tolist())
+    steps = tuple(noisy(true, DiscreteGaussian(noise.variance / noise.sizes), Fresh(rng)).tolist())
     return steps, limit_of(plan, steps, found)
 
 
-def shared_draw(plan: Plan, limit: int, tap: Tap) -> int:
+def shared_draw(plan: Plan, limit: int, rng: Rng) -> int:
     """The noise that all items of a measurement share, in steps; 0 if they share none."""
     shared = rounds_noise(plan).measure_noise(limit)[1]
-    return int(DiscreteGaussian(shared).draw(1, tap)[0]) if shared else 0
+    return int(DiscreteGaussian(shared).draw(1, rng)[0]) if shared else 0
 
 
 def noisy_weights(
@@ -232,7 +232,7 @@ def evidence_of(plan: Plan, found: Found, measured: Measurement) -> Evidence:
         sizes=np.asarray(measured.sizes, dtype=np.float64) / noise.lattice,
         sizes_deviation=noise.sigma_sizes,
         bounds=bounds_of(plan),
-        limits=tuple(limit / noise.lattice for limit in noise.limits),
+        limits=tuple(limit / noise.lattice for limit in noise.thresholds_steps),
         most_items=noise.most_items,
     )
 
@@ -250,7 +250,7 @@ def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
 
     Users with many items count for less than 1.
     """
-    limits = rounds_noise(plan).limits
+    limits = rounds_noise(plan).thresholds_steps
     if not limits:
         return None
     last = found.found_in == found.found_in.max(initial=HIDDEN)
@@ -261,9 +261,9 @@ def needed_users(plan: Plan, found: Found, estimates: Estimates) -> int | None:
 
 def release_rounds(job: Job, counted: RoundsCount, watch: Progress) -> Release:
     """Find, measure and estimate in this process."""
-    found = find_items(rounds_noise(job.plan), counted, job.tap)
+    found = find_items(rounds_noise(job.plan), counted, job.rng)
     watch(0.8)
-    measured = measure_items(job.plan, counted, found, job.tap)
+    measured = measure_items(job.plan, counted, found, job.rng)
     release = estimated(job, found, measured, counted.rows(found.numbers))
     watch(1.0)
     return release
@@ -288,7 +288,7 @@ def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Any
         rows,
         counts,
         job.plan,
-        job.tap.private,
+        job.rng.private,
         job.names,
         ARROW,
         added=added,
@@ -300,11 +300,11 @@ def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Any
 
 def rehearse_rounds(plan: Plan) -> None:
     """Make every law of the noise: noise that cannot be drawn must be an error before events are read."""
-    noise, tap = rounds_noise(plan), SeededTap(0)
+    noise, rng = rounds_noise(plan), SeededRng(0)
     variances = {noise.variance / part for part in (*noise.parts, noise.sizes)}
     for limit in (1, noise.most_items):
         variances |= {variance for variance in noise.measure_noise(limit) if variance}
         variances |= {limit * part.variance for part in noise.sums}
     laws = [DiscreteGaussian(variance) for variance in sorted(variances)]
     for law in [*laws, *([] if noise.alone is None else [noise_of_group(noise.alone)])]:
-        law.draw(1, tap)
+        law.draw(1, rng)

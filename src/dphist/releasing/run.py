@@ -49,7 +49,7 @@ from dphist.signatures import signer_of
 if TYPE_CHECKING:
     from dphist.releasing.noise import Job
     from dphist.releasing.result import Release
-    from dphist.sampling.tap import Tap
+    from dphist.sampling.rng import Rng
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
 _BLOCK_ROWS: Final = 1 << 20
@@ -296,7 +296,7 @@ def _prepare_job(
     from dphist.certificate.proof import Nonzero, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job
 
-    tap, cap = _tap(request), request.max_items_per_user
+    rng, cap = _rng(request), request.max_items_per_user
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
@@ -304,28 +304,28 @@ def _prepare_job(
     if rule is Nonzero.TOP_K and request.top is not None:
         cap = None  # no limit on items per user is needed, and one would only drop events
     task = Task(
-        events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.lower_threshold,
-        request.listed_items(), int(plan.contract.nonzero) + 1 if ranked else None, not tap.private,
+        events, Choice(rng.words(4).tobytes(), portable=not rng.private), cap, request.lower_threshold,
+        request.listed_items(), int(plan.contract.nonzero) + 1 if ranked else None, not rng.private,
         values_of(plan, request.summed),
     )  # fmt: skip
-    return Job(request, plan, rule, task, tap, receipt)
+    return Job(request, plan, rule, task, rng, receipt)
 
 
-def _tap(request: Request) -> Tap:
-    from dphist.sampling.tap import SecureTap, SeededTap
+def _rng(request: Request) -> Rng:
+    from dphist.sampling.rng import SecureRng, SeededRng
 
-    return SecureTap() if request.seed is None else SeededTap(request.seed)
+    return SecureRng() if request.seed is None else SeededRng(request.seed)
 
 
-def rounds_task(plan: Plan, request: Request, events: Events, tap: Tap) -> RoundsTask:
+def rounds_task(plan: Plan, request: Request, events: Events, rng: Rng) -> RoundsTask:
     """What to count in rounds."""
     from dphist.releasing.rounds import rounds_noise
 
     noise = rounds_noise(plan)
     return RoundsTask(
-        events, Choice(tap.words(4).tobytes(), portable=not tap.private), noise.most_items, noise.lattice,
+        events, Choice(rng.words(4).tobytes(), portable=not rng.private), noise.most_items, noise.lattice,
         noise.growth, alone=noise.alone is not None, known=request.listed_items(),
-        listed=request.items is not None, values=values_of(plan, request.summed), ordered=not tap.private,
+        listed=request.items is not None, values=values_of(plan, request.summed), ordered=not rng.private,
     )  # fmt: skip
 
 
@@ -337,9 +337,9 @@ def _in_rounds(
     from dphist.releasing.noise import Job
     from dphist.releasing.rounds import release_rounds
 
-    tap = _tap(request)
-    task = rounds_task(plan, request, events, tap)
-    job = Job(request, plan, Nonzero.NOT_NEEDED, task, tap, attempt.receipt)
+    rng = _rng(request)
+    task = rounds_task(plan, request, events, rng)
+    job = Job(request, plan, Nonzero.NOT_NEEDED, task, rng, attempt.receipt)
     watch = _watch(request, "adding noise") or (lambda _share: None)
     with engine.rounds(task, _watch(request, "counting")) as counted:
         if engine.name == "spark":

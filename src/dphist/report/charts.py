@@ -380,7 +380,7 @@ def curve_chart(
 
 def plan_chart(plan: Plan) -> Chart:
     """The privacy profile, and the probability of release if there is a threshold for counts."""
-    budget, delta = plan.budget, plan.certificate.delta
+    budget, delta = plan.budget, plan.proof.delta
     more = f"At ε = {budget.epsilon:g} it is {upper_figure(delta, 6)}, within the budget of {budget.delta:g}."
     parts = [curve_chart("profile", curve_of(plan), [Mark("budget", budget.epsilon, delta)], more)]
     # A request that is not empty: a plan does not say whether counts will be reduced.
@@ -396,7 +396,7 @@ def simulation_chart(simulation: Simulation) -> Chart:
 
     Those without a limit are level lines.
     """
-    kinds = {"cap": "m items per user", "top": "the k largest", "goal": "no limit"}
+    kinds = {"limit": "m items per user", "top": "the k largest", "goal": "no limit"}
     limits = [one.value for one in simulation.candidates if isinstance(one.value, int)] or [1]
 
     def panel(name: str, title: str) -> Chart:

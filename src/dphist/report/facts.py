@@ -144,9 +144,9 @@ def label_item(item: str) -> str:
     return f'"{text}"' if _QUOTED.search(item) else text
 
 
-def digits_of(spread: float) -> int:
+def digits_of(deviation: float) -> int:
     """How many decimals a number with this noise deserves."""
-    return max(0, 1 - math.floor(math.log10(spread)))
+    return max(0, 1 - math.floor(math.log10(deviation)))
 
 
 def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -> Rows:
@@ -271,9 +271,9 @@ def selection_of(plan: Plan, request: AnyRequest, decimals: int | None = None) -
     relative = (plan.releases_offset or request.top is not None) and plan.contract.max_nonzero is not None
     asked = request.lower_threshold
     lower = 1 if relative else asked
-    law, spread = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
+    law, deviation = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
     middle = plan.noise.threshold + lower - 1
-    first, last = max(lower, math.floor(middle - 4.0 * spread)), math.ceil(middle + 5.0 * spread) + 1
+    first, last = max(lower, math.floor(middle - 4.0 * deviation)), math.ceil(middle + 5.0 * deviation) + 1
     unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
     errors = selection_errors(plan, counts, lower, decimals=decimals)
@@ -309,7 +309,7 @@ def curve_of(plan: Plan) -> tuple[tuple[float, float], ...]:
     # delta at the budget's epsilon, the point in the middle, is in the certificate.
     wanted = [x for place in range(points) if (x := last * place / (points - 1)) != epsilon]
     deltas = map(certified_delta(plan), wanted)
-    return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, plan.certificate.delta)]))
+    return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, plan.proof.delta)]))
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ def rounds_of(noise: RoundsNoise, findings: Findings, request: AnyRequest) -> Ro
     if noise.alone is not None:
         steps.append(Step("users with one item", alone, noise.alone.threshold, noise.alone.sigma))
     steps += [
-        Step(f"round {place + 1}", items, noise.limits[place] / noise.lattice, noise.deviation(place))
+        Step(f"round {place + 1}", items, noise.thresholds_steps[place] / noise.lattice, noise.deviation(place))
         for place, items in enumerate(in_rounds)
     ]
     return Rounds(
@@ -434,7 +434,7 @@ class Facts:
     @property
     def delta_certified(self) -> float:
         delta = self.verified.delta_certified
-        return self.plan.certificate.delta if delta is None else delta
+        return self.plan.proof.delta if delta is None else delta
 
 
 def gather_facts(

@@ -571,16 +571,16 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
 
 def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
     counts = facts.document["counts"]
-    if counts["greater_than"] is None:
+    if counts["threshold"] is None:
         return [("Threshold", "none", "Every item of the public list is released.")]
     meaning = "Only counts that exceed this with their noise are released. That hides items with few users."
     if counts["offset"] is None:
-        return [("Threshold", figure(counts["greater_than"]), meaning)]
+        return [("Threshold", figure(counts["threshold"]), meaning)]
     lower = counts["lower_threshold"]
     parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.noise.threshold)}"
     offset = "The noisy count after the largest ones. It was subtracted from all counts and added back."
     return [
-        ("Threshold", figure(counts["greater_than"]), f"{meaning} It is {parts}."),
+        ("Threshold", figure(counts["threshold"]), f"{meaning} It is {parts}."),
         ("Offset", figure(counts["offset"]), offset),
     ]
 

@@ -3,7 +3,7 @@
 A kernel turns each word into a draw by one lookup in the law's table. There are two kernels with the same results,
 in numpy and compiled by numba. The rare words that the table assigns to the residual (the mass that its whole
 units leave over, and the tail beyond its blocks) are drawn by rejection, exactly, with ball arithmetic in doubtful
-cases. Words come from a tap, or from a key that makes them repeatable.
+cases. Words come from a rng, or from a key that makes them repeatable.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.model import LARGEST_SCALE, LEAST_SCALE
 from dphist.proof.balls import precision, rational
+from dphist.sampling.rng import KeyedWords, Rng, Words, word_count
 from dphist.sampling.table import (
     FIXED_BITS,
     LARGEST_VARIANCE,
@@ -36,7 +37,6 @@ from dphist.sampling.table import (
     exact_rational,
     probability_of_magnitude,
 )
-from dphist.sampling.tap import KeyedWords, Tap, Words, word_count
 
 # Words per call: the arrays of a chunk fit into the second-level cache.
 CHUNK: Final = 1 << 14
@@ -357,14 +357,14 @@ class ExactSampler:
     def table(self) -> StepTable:
         return self._residual.table
 
-    def draw(self, n: int, tap: Tap, *, compiled: bool | None = None) -> IntArray:
+    def draw(self, n: int, rng: Rng, *, compiled: bool | None = None) -> IntArray:
         """`n` independent draws. `compiled` requests or forbids numba; by default `n` decides."""
         size = word_count(n)
 
         def more(draws: IntArray, _columns: IntArray) -> Words:
-            return tap.words(draws.size)
+            return rng.words(draws.size)
 
-        return self._sample(size, lambda start, stop: tap.words(stop - start), more, compiled)
+        return self._sample(size, lambda start, stop: rng.words(stop - start), more, compiled)
 
     def sample_from_words(self, words: Words, more: MoreWords, *, compiled: bool | None = None) -> IntArray:
         """Draw number i from words[i], and from more words of that draw if needed.
@@ -449,10 +449,10 @@ class Draws(Protocol):
 class Fresh:
     """Independent noise in every call."""
 
-    tap: Tap
+    rng: Rng
 
     def of(self, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
-        return sampler.draw(rows.size, self.tap, compiled=compiled)
+        return sampler.draw(rows.size, self.rng, compiled=compiled)
 
 
 @dataclass(frozen=True)

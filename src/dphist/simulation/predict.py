@@ -15,7 +15,7 @@ from dphist.model import LatticeNoise, Noise, Plan
 from dphist.planning.utility import LatticeTails, Passed, count_noise, moments_with_offset
 from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.noise import Cut, begin
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 from dphist.simulation.population import NOTICE, Population, Zipf
 
 _REACH: Final = 6.0
@@ -48,11 +48,11 @@ def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tu
 def thin_counts(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> Thinned:
     """The distribution of each count under a limit, by its mean and variance."""
     trials, chance = lost_users(counts, mean, variance)
-    centre, spread = trials * chance, np.sqrt(trials * chance * (1.0 - chance))
-    stride = np.maximum(1.0, np.floor(spread / _POINTS))
-    low = np.maximum(0.0, np.floor(centre - _REACH * spread) - 3.0)
+    centre, deviation = trials * chance, np.sqrt(trials * chance * (1.0 - chance))
+    stride = np.maximum(1.0, np.floor(deviation / _POINTS))
+    low = np.maximum(0.0, np.floor(centre - _REACH * deviation) - 3.0)
     low = np.where(centre == 0.0, 0.0, low)
-    high = np.where(centre == 0.0, 0.0, np.minimum(trials, np.ceil(centre + _REACH * spread) + 3.0))
+    high = np.where(centre == 0.0, 0.0, np.minimum(trials, np.ceil(centre + _REACH * deviation) + 3.0))
     number = ((high - low) // stride + 1.0).astype(np.int64)
     place = np.repeat(np.arange(counts.size), number)
     within = np.arange(place.size) - np.repeat(np.cumsum(number) - number, number)
@@ -109,14 +109,14 @@ class Items(NamedTuple):
         return Items(*(column[places] for column in self))
 
 
-def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> Totals:
-    """What a plan releases of a population, with each user limited to `cap` random items."""
+def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -> Totals:
+    """What a plan releases of a population, with each user limited to `limit` random items."""
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
-    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else cap)
+    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else limit)
     every = Items(truth, population.number, mean, variance)
     # All users are missed, until something is released.
     totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(truth @ population.number))
@@ -161,20 +161,20 @@ def _normal(plan: Plan, items: Items) -> Totals:
     law, mean, truth = count_noise(plan.noise), items.mean, items.truth
     # Between the last count that does not pass and the first that does.
     threshold = (law.least - 0.5) / law.steps
-    spread = np.sqrt(items.variance + plan.total_noise**2)
+    deviation = np.sqrt(items.variance + plan.total_noise**2)
 
     def above(point: FloatArray | float) -> tuple[FloatArray, FloatArray]:
-        height = (point - mean) / spread
+        height = (point - mean) / deviation
         return special.ndtr(-height), np.exp(-0.5 * height**2) / math.sqrt(2.0 * math.pi)
 
     probability, density = above(threshold)
 
-    error = (mean - truth) * probability + spread * density
+    error = (mean - truth) * probability + deviation * density
     beyond, at = above(truth)
-    over = (mean - truth) * beyond + spread * at
+    over = (mean - truth) * beyond + deviation * at
     # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the truth.
     passed = Passed(probability, error, np.where(truth < threshold, error, 2.0 * over - error))
-    return sum_over_items(passed, mean * probability + items.variance / spread * density, items)
+    return sum_over_items(passed, mean * probability + items.variance / deviation * density, items)
 
 
 def sum_over_items(counts: Passed, kept: FloatArray, items: Items) -> Totals:
@@ -234,7 +234,7 @@ def trial(
     population: Population,
     seed: int,
     *,
-    cap: int | None = None,
+    limit: int | None = None,
     largest: int | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
@@ -245,9 +245,9 @@ def trial(
     """
     # A top-k step needs no limit, and a public bound on the items holds before data is read.
     top, bound = plan.releases_offset, plan.contract.max_nonzero
-    limit = None if top else cap
+    limit = None if top else limit
     counted = population if top or bound is None else population.first(bound)
-    expected = totals_of(plan, counted, cap=limit).released
+    expected = totals_of(plan, counted, limit=limit).released
     whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
     # Independent of the noise, which has the same seed.
     generator, each = np.random.default_rng([seed, 1]), population.number.astype(np.int64)
@@ -257,7 +257,7 @@ def trial(
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
-    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts, no_sums)
+    released = begin(plan, SeededRng(seed), Cut(floor)).release(counts, no_sums)
     index, values, total = released.index, released.values, int(whole.sum())
     if largest is not None and not top:
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])

@@ -29,7 +29,7 @@ from dphist.releasing.rounds import (
     measure_items,
     rounds_noise,
 )
-from dphist.sampling.tap import SeededTap
+from dphist.sampling.rng import SeededRng
 from dphist.simulation.population import Population
 from dphist.simulation.predict import Items, Totals, sum_over_items, trial_facts
 
@@ -178,7 +178,7 @@ def forecast(plan: Plan, population: Population, known: int = 0, seed: int = 0) 
     place = np.concatenate((fixed, np.repeat(open_, draws)))
     share = np.concatenate((sure[fixed], np.repeat((population.number - sure)[open_] / draws, draws)))
     counted = ExpectedCounts(population, noise, place, share, np.arange(place.size) < fixed.size)
-    found = find_items(noise, counted, SeededTap(seed))
+    found = find_items(noise, counted, SeededRng(seed))
     # Estimates need whole items.
     whole = np.diff(np.floor(np.cumsum(share[found.numbers]) + 0.5), prepend=0.0).astype(np.int64)
     if whole.sum() > _MOST_RELEASED:
@@ -236,12 +236,12 @@ def trial_in_rounds(
     plan: Plan, population: Population, seed: int, *, known: int = 0, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """One release in rounds with seeded noise, like `trial`, with the margins of the counts. NOT PRIVATE."""
-    noise, tap = rounds_noise(plan), SeededTap(seed)
+    noise, rng = rounds_noise(plan), SeededRng(seed)
     place = np.repeat(np.arange(population.counts.size), population.number.astype(np.int64))
     first = np.arange(place.size) < (place.size if noise.listed else known)
     counted = ExpectedCounts(population, noise, place, np.ones(place.size), first)
-    found = find_items(noise, counted, tap)
-    measured = measure_items(plan, counted, found, tap)
+    found = find_items(noise, counted, rng)
+    measured = measure_items(plan, counted, found, rng)
     estimates = estimate(evidence_of(plan, found, measured))
     whole, decimals = population.counts[place].astype(np.int64), count_decimals(plan)
     counts, margins = (rounded(column, decimals) for column in (estimates.count, estimates.margin(_LEVEL)))

@@ -21,8 +21,8 @@ from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
 Goal = Literal["counts", "keys", "mass"]
 # A release in rounds with one of its goals, a limit on the items of a user, or a top-k step.
-Kind = Literal["goal", "cap", "top"]
-DEFAULT_CAPS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
+Kind = Literal["goal", "limit", "top"]
+DEFAULT_LIMITS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
 # In expected items: means need `_SOME`, tables show nothing below `_SHOWN`, which they round to 0.0, and below
 # `_HARDLY_ANY` no candidate is recommended.
@@ -102,7 +102,7 @@ class Prediction:
         )
 
 
-_OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "cap": "max_items_per_user", "top": "top"}
+_OPTIONS: Final[dict[Kind, str]] = {"goal": "goal", "limit": "max_items_per_user", "top": "top"}
 
 
 def predict(budget: Budget, population: Population, kind: Kind, value: int | str) -> Prediction:
@@ -112,7 +112,7 @@ def predict(budget: Budget, population: Population, kind: Kind, value: int | str
     if kind == "goal":
         totals = totals_in_rounds(plan, population)
     else:
-        totals = totals_of(plan, population, cap=None if kind == "top" else int(value))
+        totals = totals_of(plan, population, limit=None if kind == "top" else int(value))
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
     return Prediction(
@@ -131,8 +131,8 @@ def predict(budget: Budget, population: Population, kind: Kind, value: int | str
 
 def default_caps(largest: int) -> tuple[int, ...]:
     """The standard limits, up to the first that drops nothing."""
-    below = tuple(cap for cap in DEFAULT_CAPS if cap < largest)
-    return (*below, *DEFAULT_CAPS[len(below) : len(below) + 1])
+    below = tuple(limit for limit in DEFAULT_LIMITS if limit < largest)
+    return (*below, *DEFAULT_LIMITS[len(below) : len(below) + 1])
 
 
 _WANTED: Final = {
@@ -142,7 +142,7 @@ _WANTED: Final = {
 }
 _KINDS: Final[dict[Kind, str]] = {
     "goal": "the default, without a limit",
-    "cap": "the best limit",
+    "limit": "the best limit",
     "top": "the best top-k step",
 }
 
@@ -298,7 +298,7 @@ def simulate(
     candidates = []
     with suppress(TooLarge):
         candidates += [predict(budget, population, "goal", one) for one in get_args(RoundsGoal)]
-    candidates += [predict(budget, population, "cap", limit) for limit in limits]
+    candidates += [predict(budget, population, "limit", limit) for limit in limits]
     candidates += [predict(budget, population, "top", top) for top in steps]
     if not candidates:
         raise InvalidParameter("there is no candidate: give --caps or --tops")

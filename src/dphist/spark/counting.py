@@ -231,17 +231,17 @@ def listed_pairs(session: Any, task: Task, *, others: bool = False) -> tuple[Any
 
 def count_users(pairs: Any, items: list[str], task: Task) -> Any:
     """Users per item, each user limited to random items, and sums over these users."""
-    cap, names = task.max_items_per_user, sum_names(task.values)
-    if cap is not None:
+    limit, names = task.max_items_per_user, sum_names(task.values)
+    if limit is not None:
         # One shuffle by user serves both DISTINCT and the choice.
         pairs = pairs.repartition("u")
     once = user_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
-    if cap is not None:
+    if limit is not None:
         # The choice does not depend on the sums.
         of_user = Window.partitionBy("u").orderBy("chance", *items)
         chance = random_order(task.choice, once, items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
-        once = ranked.where(sql.col("place") <= cap)
+        once = ranked.where(sql.col("place") <= limit)
     totals = [sql.count("*").alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
     return once.groupBy(*items).agg(*totals)
 

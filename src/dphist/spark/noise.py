@@ -31,8 +31,8 @@ from dphist.releasing.aggregates import Columns
 from dphist.releasing.noise import Job, NoiseSession
 from dphist.releasing.result import ARROW, ROWS_SHOWN, Release
 from dphist.releasing.summary import Summary
+from dphist.sampling.rng import DIGEST_BYTES, KEY_BYTES, ClosedRng, KeyedWords, Rng
 from dphist.sampling.sampler import Repeatable
-from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
 from dphist.spark.counting import SparkHistogram, on_executors, run
 from dphist.spark.folder import read_folder, write_folder
 from dphist.spark.lists import detached, persist
@@ -59,9 +59,9 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
         # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.
         histogram = replace(histogram, frame=histogram.frame.where("false"))
     session = job.begin(histogram.at_rank)
-    noise = executor_noise(session, job.columns, job.names.items, job.tap)
+    noise = executor_noise(session, job.columns, job.names.items, job.rng)
     model = job.complete(
-        Release((), np.empty(0), job.plan, job.tap.private, job.names, offset=session.noisy_offset)
+        Release((), np.empty(0), job.plan, job.rng.private, job.names, offset=session.noisy_offset)
     )
     with without_logging():
         frame = released_frame(histogram, noise)
@@ -126,14 +126,14 @@ class ExecutorNoise(ExecutorStep):
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 
-def executor_noise(session: NoiseSession, columns: Columns, items: tuple[str, ...], tap: Tap) -> ExecutorNoise:
-    """The noise for the executors, with fresh keys. It has no tap, because fresh noise would not be repeatable."""
-    keys = tuple(new_key(tap) for _ in range(1 + len(session.plan.summed)))
-    return ExecutorNoise(keys, replace(session, tap=ClosedTap()), items, columns)
+def executor_noise(session: NoiseSession, columns: Columns, items: tuple[str, ...], rng: Rng) -> ExecutorNoise:
+    """The noise for the executors, with fresh keys. It has no rng, because fresh noise would not be repeatable."""
+    keys = tuple(new_key(rng) for _ in range(1 + len(session.plan.summed)))
+    return ExecutorNoise(keys, replace(session, rng=ClosedRng()), items, columns)
 
 
-def new_key(tap: Tap) -> bytes:
-    return tap.words(KEY_BYTES // _WORD_BYTES).tobytes()
+def new_key(rng: Rng) -> bytes:
+    return rng.words(KEY_BYTES // _WORD_BYTES).tobytes()
 
 
 def mix_numbers(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -45,7 +45,7 @@ from dphist.releasing.rounds import (
     shared_draw,
     unmeasured,
 )
-from dphist.sampling.tap import Tap
+from dphist.sampling.rng import Rng
 from dphist.spark.counting import ENTRY, digest, on_executors, run, with_all_entries
 from dphist.spark.lists import PARTS, POOLED, SparkRounds, detached
 from dphist.spark.noise import ExecutorStep, Placed, SparkRelease, new_key, without_logging, write_rows
@@ -66,9 +66,9 @@ def release_rounds_on_spark(
     """Find, measure and estimate. A `target` that is a folder is written too."""
     request = job.request
     with without_logging():
-        frame, found, items = find_on_spark(rounds_noise(job.plan), counted, job.tap)
+        frame, found, items = find_on_spark(rounds_noise(job.plan), counted, job.rng)
         watch(0.8)
-        measured = measure_on_spark(job.plan, counted, frame, by_round(job.plan, found), job.tap)
+        measured = measure_on_spark(job.plan, counted, frame, by_round(job.plan, found), job.rng)
         release = estimated(job, found, measured, items)
         watch(1.0)
     is_folder = target is not None and target.kind == "folder"
@@ -156,9 +156,9 @@ def taken(batch: Any, chosen: BoolArray) -> Any:
 # Rounds.
 
 
-def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[Any, Found, list[Any]]:
+def find_on_spark(noise: RoundsNoise, counted: SparkRounds, rng: Rng) -> tuple[Any, Found, list[Any]]:
     """All rounds: the found items on the executors, and what is released of them here, in order of their ids."""
-    items, key_alone = counted.items, new_key(tap)
+    items, key_alone = counted.items, new_key(rng)
     groups = [] if counted.known is None else [found_items(counted.known, KNOWN)]
     if noise.alone is not None:
         users = users_alone = counted.alone()
@@ -171,7 +171,7 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[A
         entries = [counted.entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
         groups.append(found_items(counted.entries.select(*entries, ENTRY), KNOWN))
     else:
-        groups += find_in_rounds(noise, counted, groups, tap)
+        groups += find_in_rounds(noise, counted, groups, rng)
     found = counted.keep(reduce(lambda a, b: a.unionByName(b), groups))
     released = with_ids(found, items)
     if noise.alone is not None:
@@ -186,12 +186,12 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, tap: Tap) -> tuple[A
     return found, here, [columns[name] for name in items]
 
 
-def find_in_rounds(noise: RoundsNoise, counted: SparkRounds, gone: Sequence[Any], tap: Tap) -> list[Any]:
+def find_in_rounds(noise: RoundsNoise, counted: SparkRounds, gone: Sequence[Any], rng: Rng) -> list[Any]:
     """The items that each round finds; those that are `gone` have left the lists before the first one."""
     counted.start(gone)
     groups, alive = [], None
     for number in range(len(noise.parts)):
-        step = RoundStep((new_key(tap),), noise, number)
+        step = RoundStep((new_key(rng),), noise, number)
         weights = with_ids(counted.round(alive), counted.items)
         added = {FOUND_IN: IntegerType(), POOLED: LongType()}
         evidence = computed(counted, applied(step, weights, [COUNT, POOLED, ITEM], **added))
@@ -218,12 +218,12 @@ def by_id(frame: Any, counted: SparkRounds) -> dict[str, Any]:
 
 
 def measure_on_spark(
-    plan: Plan, counted: SparkRounds, found: Any, in_rounds: Sequence[int], tap: Tap
+    plan: Plan, counted: SparkRounds, found: Any, in_rounds: Sequence[int], rng: Rng
 ) -> Measurement:
     """The sizes, and the measurement of the found items in the order of their ids."""
     counted.choose(found)
     users = run(lambda: counted.sizes(bounds_of(plan)), counted.what)
-    sizes, limit = noisy_sizes(plan, users, in_rounds, tap)
+    sizes, limit = noisy_sizes(plan, users, in_rounds, rng)
     if limit == 0:
         return unmeasured(plan, sizes)
     names, items, sums = sum_names(counted.task.values), counted.items, counted.measure(limit)
@@ -231,8 +231,8 @@ def measure_on_spark(
         every = with_all_entries(counted.entries, sums, items, names)
     else:
         every = counted.joined(found.select(*items), sums, "left", "merge").fillna(0, [COUNT, *names])
-    keys = tuple(new_key(tap) for _ in range(1 + len(names)))
-    step = MeasureStep(keys, plan, limit, shared_draw(plan, limit, tap))
+    keys = tuple(new_key(rng) for _ in range(1 + len(names)))
+    step = MeasureStep(keys, plan, limit, shared_draw(plan, limit, rng))
     numbers = dict.fromkeys([NOISY, *names], DoubleType())
     true_numbers = with_ids(every, items).select(ITEM, COUNT, *names)
     columns = by_id(applied(step, true_numbers, [COUNT, *names], **numbers), counted)

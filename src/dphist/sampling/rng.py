@@ -1,6 +1,6 @@
 """The source of all randomness: fresh 64-bit words from AES-256-CTR, keyed by the operating system.
 
-Releases use `SecureTap`. `SeededTap` is repeatable, for tests only: noise from it is not private, and its
+Releases use `SecureRng`. `SeededRng` is repeatable, for tests only: noise from it is not private, and its
 `private` is False.
 """
 
@@ -26,7 +26,7 @@ _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
 _BYTES_PER_KEY: Final = 1 << 30
 
 
-class Tap(Protocol):
+class Rng(Protocol):
     """A source of random words. `private` is False if someone else could reproduce them."""
 
     @property
@@ -66,7 +66,7 @@ class _Stream:
         return out
 
 
-class SecureTap:
+class SecureRng:
     """Random words from AES-256 in counter mode, with keys from the operating system.
 
     Guarantee: no word is returned twice, within a process, between its threads or across a fork; the returned
@@ -83,11 +83,11 @@ class SecureTap:
         _LIVE_TAPS.add(self)
 
     def __repr__(self) -> str:
-        return "SecureTap()"
+        return "SecureRng()"
 
     def __reduce__(self) -> str | tuple[object, ...]:
         # Pickling must not copy a key to another process.
-        return (SecureTap, ())
+        return (SecureRng, ())
 
     def words(self, n: int, /) -> Words:
         size = word_count(n)
@@ -107,7 +107,7 @@ class SecureTap:
         self._idle.clear()
 
 
-class SeededTap:
+class SeededRng:
     """Repeatable words from a seed, for tests only: NOT PRIVATE.
 
     Guarantee: the same seed gives the same sequence of words on every machine, however it is split into requests.
@@ -122,14 +122,14 @@ class SeededTap:
         self._generator = np.random.PCG64(self.seed)
 
     def __repr__(self) -> str:
-        return f"SeededTap({self.seed}, NOT PRIVATE)"
+        return f"SeededRng({self.seed}, NOT PRIVATE)"
 
     def words(self, n: int, /) -> Words:
         return np.asarray(self._generator.random_raw(word_count(n)), dtype=np.uint64)
 
 
-class ClosedTap:
-    """A tap without words, for sessions whose noise must be repeatable and come from a key."""
+class ClosedRng:
+    """A rng without words, for sessions whose noise must be repeatable and come from a key."""
 
     private: Final = True
 
@@ -137,12 +137,12 @@ class ClosedTap:
         raise InvalidParameter(f"{n} fresh words were requested where noise must be repeatable")
 
 
-_LIVE_TAPS: weakref.WeakSet[SecureTap] = weakref.WeakSet()
+_LIVE_TAPS: weakref.WeakSet[SecureRng] = weakref.WeakSet()
 
 
 def _wipe_all() -> None:
-    for tap in list(_LIVE_TAPS):
-        tap.wipe()
+    for rng in list(_LIVE_TAPS):
+        rng.wipe()
 
 
 # The hook covers a grandchild with its grandparent's process id; comparing ids covers forks outside Python.

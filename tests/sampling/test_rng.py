@@ -1,4 +1,4 @@
-"""The tap of randomness never returns a word twice, across forks, threads and requests of all sizes."""
+"""The rng of randomness never returns a word twice, across forks, threads and requests of all sizes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 import dphist
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.errors import InvalidParameter
-from dphist.sampling import SecureTap, SeededTap, Tap
-from dphist.sampling import tap as tap_module
+from dphist.sampling import Rng, SecureRng, SeededRng
+from dphist.sampling import rng as tap_module
 
 Words = NDArray[np.uint64]
 
@@ -31,15 +31,15 @@ def assert_all_differ(*arrays: Words) -> None:
     assert np.unique(together).size == together.size
 
 
-def words_of_child(tap: Tap, n: int) -> Words:
-    """Words drawn by a forked child from the tap that it inherited."""
+def words_of_child(rng: Rng, n: int) -> Words:
+    """Words drawn by a forked child from the rng that it inherited."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about forks with threads
         pid = os.fork()
     if pid == 0:
         try:
-            os.write(write, tap.words(n).tobytes())
+            os.write(write, rng.words(n).tobytes())
         finally:
             os._exit(0)
     os.close(write)
@@ -51,9 +51,9 @@ def words_of_child(tap: Tap, n: int) -> Words:
 
 
 def test_words_do_not_repeat_and_look_random() -> None:
-    tap = SecureTap()
+    rng = SecureRng()
     sizes = [0, 1, 3, 1000, 1024, 1025, 5000, 1, 50_000, 7, 100_000]
-    arrays = [tap.words(size) for size in sizes]
+    arrays = [rng.words(size) for size in sizes]
     assert [array.size for array in arrays] == sizes
     assert all(array.dtype == np.uint64 for array in arrays)
     assert_all_differ(*arrays)
@@ -63,54 +63,54 @@ def test_words_do_not_repeat_and_look_random() -> None:
 
 
 def test_two_taps_differ() -> None:
-    assert_all_differ(SecureTap().words(1000), SecureTap().words(1000))
+    assert_all_differ(SecureRng().words(1000), SecureRng().words(1000))
 
 
 def test_returned_words_never_change() -> None:
-    tap = SecureTap()
-    small, large = tap.words(100), tap.words(10_000)
+    rng = SecureRng()
+    small, large = rng.words(100), rng.words(10_000)
     copies = small.copy(), large.copy()
     for _ in range(100):
-        tap.words(1000)
-    tap.wipe()
+        rng.words(1000)
+    rng.wipe()
     np.testing.assert_array_equal(small, copies[0])
     np.testing.assert_array_equal(large, copies[1])
     small[:] = 0  # the caller may overwrite them
-    assert_all_differ(tap.words(100), copies[0])
+    assert_all_differ(rng.words(100), copies[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork_gives_other_words() -> None:
-    tap = SecureTap()
-    before = tap.words(10)  # leaves a stream that the child inherits
-    children = [words_of_child(tap, 500) for _ in range(3)]
-    assert_all_differ(before, tap.words(500), *children, tap.words(100_000))
+    rng = SecureRng()
+    before = rng.words(10)  # leaves a stream that the child inherits
+    children = [words_of_child(rng, 500) for _ in range(3)]
+    assert_all_differ(before, rng.words(500), *children, rng.words(100_000))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork_is_detected_without_the_process_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grandchild may have its grandparent's process id; then the hook must be enough."""
-    tap = SecureTap()
+    rng = SecureRng()
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid)
-    before = tap.words(10)
-    assert_all_differ(before, words_of_child(tap, 500), tap.words(500))
+    before = rng.words(10)
+    assert_all_differ(before, words_of_child(rng, 500), rng.words(500))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork_while_other_threads_draw() -> None:
-    tap = SecureTap()
+    rng = SecureRng()
     stop = threading.Event()
     drawn: list[Words] = []
 
     def draw() -> None:
         while not stop.is_set():
-            drawn.append(tap.words(50))
+            drawn.append(rng.words(50))
 
     threads = [threading.Thread(target=draw) for _ in range(3)]
     for thread in threads:
         thread.start()
-    children = [words_of_child(tap, 500) for _ in range(5)]
+    children = [words_of_child(rng, 500) for _ in range(5)]
     stop.set()
     for thread in threads:
         thread.join()
@@ -119,9 +119,9 @@ def test_fork_while_other_threads_draw() -> None:
 
 def test_a_stream_of_another_process_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks made outside Python run no hook; the process id must be enough."""
-    tap = SecureTap()
-    tap.words(1)
-    (stream,) = tap._idle
+    rng = SecureRng()
+    rng.words(1)
+    (stream,) = rng._idle
     take, dropped = stream.take, list[Words]()
 
     def recorded(n: int) -> Words:
@@ -131,17 +131,17 @@ def test_a_stream_of_another_process_is_dropped(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stream, "take", recorded)
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    assert_all_differ(tap.words(100), *dropped)
-    assert stream not in tap._idle
+    assert_all_differ(rng.words(100), *dropped)
+    assert stream not in rng._idle
 
 
 def test_threads_get_different_words() -> None:
-    tap = SecureTap()
+    rng = SecureRng()
     drawn: list[list[Words]] = [[] for _ in range(8)]
 
     def draw(mine: list[Words]) -> None:
         for size in (1, 7, 900, 2000) * 7:
-            mine.append(tap.words(size))
+            mine.append(rng.words(size))
 
     threads = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
     for thread in threads:
@@ -152,58 +152,58 @@ def test_threads_get_different_words() -> None:
 
 
 def test_wiping_drops_the_keys() -> None:
-    tap = SecureTap()
-    before = tap.words(3)
-    tap.wipe()
-    assert tap._idle == []
-    assert_all_differ(before, tap.words(3))
+    rng = SecureRng()
+    before = rng.words(3)
+    rng.wipe()
+    assert rng._idle == []
+    assert_all_differ(before, rng.words(3))
 
 
 def test_new_key_after_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tap_module, "_BYTES_PER_KEY", 1 << 17)
-    tap = SecureTap()
+    rng = SecureRng()
     # Kept alive, as a new encryptor could reuse the id of a deleted one.
     encryptors = []
     arrays = []
     for _ in range(4):
-        arrays.append(tap.words(1 << 13))
-        encryptors.append(tap._idle[0]._encryptor)
-        arrays.append(tap.words(1 << 14))
+        arrays.append(rng.words(1 << 13))
+        encryptors.append(rng._idle[0]._encryptor)
+        arrays.append(rng.words(1 << 14))
     assert_all_differ(*arrays)
     assert len({id(encryptor) for encryptor in encryptors}) == 4
 
 
 def test_a_pickled_tap_contains_no_key() -> None:
-    tap = SecureTap()
-    before = tap.words(5)
-    assert_all_differ(pickle.loads(pickle.dumps(tap)).words(100), before, tap.words(100))
+    rng = SecureRng()
+    before = rng.words(5)
+    assert_all_differ(pickle.loads(pickle.dumps(rng)).words(100), before, rng.words(100))
 
 
 def test_seeded_words_are_repeatable() -> None:
-    once, pieces = SeededTap(7), SeededTap(7)
+    once, pieces = SeededRng(7), SeededRng(7)
     np.testing.assert_array_equal(once.words(1000), np.concatenate([pieces.words(n) for n in (1, 0, 499, 500)]))
-    assert SeededTap(8).words(1)[0] != SeededTap(7).words(1)[0]
-    assert int(SeededTap(0).words(1)[0]) == 11749869230777074271  # the same on every machine
+    assert SeededRng(8).words(1)[0] != SeededRng(7).words(1)[0]
+    assert int(SeededRng(0).words(1)[0]) == 11749869230777074271  # the same on every machine
 
 
 def test_only_the_secure_tap_is_private() -> None:
-    assert SecureTap().private
-    assert not SeededTap(1).private
-    assert "NOT PRIVATE" in repr(SeededTap(1))
-    assert "NOT" not in repr(SecureTap())
+    assert SecureRng().private
+    assert not SeededRng(1).private
+    assert "NOT PRIVATE" in repr(SeededRng(1))
+    assert "NOT" not in repr(SecureRng())
 
 
-@pytest.mark.parametrize("tap", [SecureTap(), SeededTap(1)], ids=repr)
+@pytest.mark.parametrize("rng", [SecureRng(), SeededRng(1)], ids=repr)
 @pytest.mark.parametrize("n", [-1, 2.0, True, None, "3"], ids=repr)
-def test_bad_sizes(tap: Tap, n: int) -> None:
+def test_bad_sizes(rng: Rng, n: int) -> None:
     with pytest.raises(InvalidParameter, match=str(n)):
-        tap.words(n)
+        rng.words(n)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, None, True], ids=repr)
 def test_bad_seeds(seed: int) -> None:
     with pytest.raises(InvalidParameter, match=str(seed)):
-        SeededTap(seed)
+        SeededRng(seed)
 
 
 def test_key_and_nonce_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_key_and_nonce_come_from_the_operating_system(monkeypatch: pytest.Monkey
         return given[-1]
 
     monkeypatch.setattr(os, "urandom", recorded)
-    words = SecureTap().words(100)
+    words = SecureRng().words(100)
     assert sorted(map(len, given)) == [16, 32], "key and nonce are not from os.urandom"
     nonce, key = sorted(given, key=len)
     stream = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor().update(bytes(800))
@@ -228,7 +228,7 @@ def test_the_seed_of_another_generator_does_not_repeat_the_words() -> None:
 
     def words() -> NDArray[np.uint64]:
         random.seed(1)
-        return SecureTap().words(4)
+        return SecureRng().words(4)
 
     state = random.getstate()
     try:
@@ -241,7 +241,7 @@ def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: p
     """Whoever could guess the key would know which items of a user are counted."""
     made, keys = list[bytes](), list[bytes]()
 
-    class Recorded(tap_module.SecureTap):
+    class Recorded(tap_module.SecureRng):
         def words(self, n: int, /) -> tap_module.Words:
             words = super().words(n)
             made.append(words.tobytes())
@@ -254,7 +254,7 @@ def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: p
 
         return counted
 
-    monkeypatch.setattr(tap_module, "SecureTap", Recorded)
+    monkeypatch.setattr(tap_module, "SecureRng", Recorded)
     for name in ("count", "rounds"):
         monkeypatch.setattr(DuckDBEngine, name, recorded(getattr(DuckDBEngine, name)))
     for limit in (1, 1, None, None):
