@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, ClassVar, Final
 
 from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.model import Budget
+from dphist.paper.bounds import delta_zcdp
+from dphist.proof.gaussian import delta_of_squared_move, largest_squared_move, squared_move_of_pure
 
 # The first booking fixes which of `BY_FIRST` it is, before any noise is drawn.
 AUTO: Final = "auto"
@@ -85,15 +86,6 @@ class SumComposer:
         return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def _formulas(module: str) -> Any:
-    """A module of formulas, imported when it is first used because that takes time."""
-    return import_module(f"dphist.proof.{module}")
-
-
-def _delta_of_rho(rho: float, epsilon: float) -> float:
-    return float(_formulas("paper").delta_zcdp(rho=rho, epsilon=epsilon))
-
-
 def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float:
     """*Guarantee*: 0, or a number below `high` that was tried and fits; the largest within these halvings."""
     low = 0.0
@@ -105,7 +97,7 @@ def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float
 
 def largest_rho(epsilon: float, delta: float) -> float:
     """*Guarantee*: the delta of the result at this epsilon is at most `delta`."""
-    return _largest(lambda rho: _delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
+    return _largest(lambda rho: delta_zcdp(rho=rho, epsilon=epsilon) <= delta, epsilon, 80)
 
 
 @dataclass(frozen=True)
@@ -126,12 +118,12 @@ class Loss:
 LOSSES: Final = {
     "gdp": Loss(
         "gdp", "mu_squared",
-        lambda squared, epsilon: _formulas("gaussian").delta_of_squared_move(squared, epsilon=epsilon),
-        lambda epsilon, delta: _formulas("gaussian").largest_squared_move(epsilon, delta),
-        lambda epsilon: _formulas("gaussian").squared_move_of_pure(Fraction(epsilon)),
+        lambda squared, epsilon: delta_of_squared_move(squared, epsilon=epsilon),
+        largest_squared_move,
+        lambda epsilon: squared_move_of_pure(Fraction(epsilon)),
     ),
     "zcdp": Loss(
-        "zcdp", "rho", lambda rho, epsilon: _delta_of_rho(float(rho), epsilon), largest_rho,
+        "zcdp", "rho", lambda rho, epsilon: delta_zcdp(rho=float(rho), epsilon=epsilon), largest_rho,
         lambda epsilon: Fraction(epsilon) ** 2 / 2,
     ),
 }  # fmt: skip
