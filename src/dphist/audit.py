@@ -20,7 +20,7 @@ from dphist.sampling.rng import Rng
 from dphist.sampling.sampler import DiscreteGaussian
 
 
-class Session(Protocol):
+class Run(Protocol):
     """One run of a mechanism on one histogram; the noise that all batches share is drawn."""
 
     def release(self, counts: IntArray) -> Released: ...
@@ -38,7 +38,7 @@ class Mechanism(Protocol):
     @property
     def proof(self) -> Proof: ...
 
-    def begin(self, rng: Rng) -> Session: ...
+    def begin(self, rng: Rng) -> Run: ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ MOST_ITEMS: Final = 64
 
 
 @dataclass(frozen=True)
-class Case:
+class Attack:
     """Neighbours H (with the user) and H' (without), and how to fit a score to runs of both.
 
     `fit(values, values_neighbour)` gets the runs set aside for choosing: a row each, NaN if not released.
@@ -95,13 +95,13 @@ class Case:
     fit: Callable[[FloatArray, FloatArray], Score]
 
 
-def case_of_counts(name: str, counts: Sequence[int], neighbour: Sequence[int]) -> Case:
+def case_of_counts(name: str, counts: Sequence[int], neighbour: Sequence[int]) -> Attack:
     """A case of any neighbours, given as counts of the same items: it attacks new and changed counts."""
     pairs = sorted(zip(counts, neighbour, strict=True), key=lambda pair: (pair[1] == 0, pair[0] == pair[1]))
     shared = sum(without > 0 for _, without in pairs)
     changed = sum(without > 0 and count != without for count, without in pairs)
     fit = partial(_linear_score, shared=shared, changed=changed)
-    return Case(name, tuple(count for count, _ in pairs), tuple(without for _, without in pairs), fit)
+    return Attack(name, tuple(count for count, _ in pairs), tuple(without for _, without in pairs), fit)
 
 
 def _linear_score(values: FloatArray, values_neighbour: FloatArray, *, shared: int, changed: int) -> Score:
@@ -144,10 +144,10 @@ def finest_bit(values: FloatArray) -> FloatArray:
     return np.asarray(np.where(lowest > 0, fineness, -np.inf).max(axis=1), dtype=np.float64)
 
 
-def worst_cases(contract: Contract) -> list[Case]:
+def worst_cases(contract: Contract) -> list[Attack]:
     """Worst-case neighbours under a contract: only new counts, only changed ones, both, bits of small counts."""
 
-    def case(name: str, *, shared: int, changed: int, new: int) -> Case:
+    def case(name: str, *, shared: int, changed: int, new: int) -> Attack:
         counts = (LARGE + 1,) * changed + (LARGE,) * (shared - changed) + (1,) * new
         return case_of_counts(name, counts, (LARGE,) * shared + (0,) * new)
 
@@ -166,7 +166,7 @@ def worst_cases(contract: Contract) -> list[Case]:
         changed = min(items - new, shared)
         name = f"{new} new counts, {changed} of {shared} shared counts changed"
         cases.append(case(name, shared=shared, changed=changed, new=new))
-    return [*cases, Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)]
+    return [*cases, Attack("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)]
 
 
 # Many independent sessions of one mechanism on one small histogram.
@@ -262,7 +262,7 @@ class AuditResult:
 class _Event:
     """{sign * score >= level}, as evidence for H (`added`) or for H'; `promise` is the bound that it promises."""
 
-    case: Case
+    case: Attack
     score: Score
     added: bool
     sign: int
@@ -280,7 +280,7 @@ def audit(
     epsilon: float | None = None,
     runs: int = 1_000_000,
     confidence: float = 1.0 - 1e-9,
-    more_cases: Sequence[Case] = (),
+    more_cases: Sequence[Attack] = (),
 ) -> AuditResult:
     """Attack a mechanism on worst-case neighbours, to bound delta at `epsilon` (the certificate's) from below.
 
@@ -333,7 +333,7 @@ def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, 
 
 
 def _best_event(
-    case: Case, mechanism: Mechanism, rng: Rng, epsilon: float, choosing: int, sessions: int, risk: float
+    case: Attack, mechanism: Mechanism, rng: Rng, epsilon: float, choosing: int, sessions: int, risk: float
 ) -> _Event:
     """The event of a case with the largest bound after `sessions` more runs, judged by `choosing` runs."""
     values = simulate(mechanism, case.counts, choosing, rng)

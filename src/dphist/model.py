@@ -402,8 +402,9 @@ class RoundsNoise(_Family):
     A draw with k parts of the budget has the variance parameter variance/k. A user has at most `most_items` items.
     With n of them the weight of each is isqrt(L^2 // n) in the first round, L = lattice; later it is at most L and
     at most isqrt(growth^2 L^2 // n). An item is found in round r if the sum over all rounds so far of part times
-    noisy weight is above `thresholds_steps[r]` times the sum of these parts, and hopeless if it is below `cuts[r]` times it.
-    A measurement with the limit M has the noise of `measure_noise`; its `sums` have M times their variance.
+    noisy weight is above `thresholds_steps[r]` times the sum of these parts, and hopeless if it is below `cuts[r]`
+    times it. A measurement with the limit M has the noise of `measure_noise`; its `sums` have M times their
+    variance.
 
     `alone` is the noise for users with one item, if they are a group of their own. A public list of `listed` items
     has no rounds. With `shared` (own variance over shared variance) its measurement may share a draw.

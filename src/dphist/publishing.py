@@ -31,7 +31,7 @@ except ImportError:  # on Windows, where leftovers are not removed
 
 LOCK: Final = "lock"
 MARK: Final = b"dphist: unfinished work; the next run removes it\n"
-WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
+WORK_FOLDER: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
 # The errors of file systems without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 # Publishing takes milliseconds, so a folder that is locked for longer is locked for another reason.
@@ -122,7 +122,7 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 def write_file(path: Path, data: bytes, mode: int = 0o666, *, force: bool = False) -> None:
     """Write a whole file or none. With `force` it replaces an older file."""
     try:
-        with defer_signals(), workplace(path.parent) as work:
+        with defer_signals(), work_folder(path.parent) as work:
             write_synced(work / "0", data, mode)
             place(work / "0", path, force=force)
     except FileExistsError as error:
@@ -132,9 +132,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o666, *, force: bool = Fals
 
 
 @contextmanager
-def workplace(folder: Path) -> Iterator[Path]:
+def work_folder(folder: Path) -> Iterator[Path]:
     """A private hidden folder for unfinished files, removed at the end, or by the next run after a kill."""
-    sweep(folder)
+    remove_leftovers(folder)
     lock = -1
     work = folder
     try:
@@ -174,11 +174,11 @@ def hold(folder: Path) -> int:
     return -1
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove the hidden folders that killed processes left here."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if WORKPLACE.fullmatch(entry.name):
+            if WORK_FOLDER.fullmatch(entry.name):
                 remove_abandoned(Path(entry.path))
 
 
@@ -187,9 +187,9 @@ def _is_own_folder(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def own_workplaces(folder: Path) -> list[Path]:
+def own_work_folders(folder: Path) -> list[Path]:
     """The hidden folders of this user, in which no other user can have written."""
-    places = (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name))
+    places = (folder / name for name in os.listdir(folder) if WORK_FOLDER.fullmatch(name))
     return [place for place in places if _is_own_folder(place)]
 
 

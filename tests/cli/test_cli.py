@@ -87,7 +87,7 @@ def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
     flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
     for words in (
         ("plan", *budget, "--max-items-per-user", "3"),
-        ("simulate", "--zipf", "1,50,900,3", *budget, "--caps", "3", "--tops", "5"),
+        ("simulate", "--zipf", "1,50,900,3", *budget, "--limits", "3", "--tops", "5"),
         ("release", "log.csv", *flags, "--dry-run"),
         ("release", "log.csv", *flags),
         ("report", "out.csv", "--json"),

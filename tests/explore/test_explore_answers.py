@@ -365,7 +365,7 @@ def test_a_trial_agrees_with_its_expectation() -> None:
 
 def test_expected_shares_agree_with_simulate() -> None:
     law = {"items": "1000", "users": "500000", "exponent": "0.5", "mean_items": "40"}
-    simulated = dphist.simulate(zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100])
+    simulated = dphist.simulate(zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, limits=[9], tops=[100])
     bounds = ({"max_items_per_user": "9"}, {"publish": "top", "top": "100"})
     for bound, one in zip(bounds, simulated.candidates[-2:], strict=True):
         request = read_question({**START, **law, "delta": "1e-6", **bound})

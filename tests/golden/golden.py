@@ -371,11 +371,12 @@ COMMANDS = (
     "certify --epsilon 1 --sigma 12 --sigma-shared 3 --tau 90 --max-nonzero 40 --max-items-per-user 20",
     "profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5",
     "profile --sigma 30 --gamma 4 --tau 165 --max-nonzero 20 --epsilon 0.1 --epsilon 3 --delta 1e-4",
-    "simulate --zipf 1.1,1000,500 --epsilon 1 --delta 1e-6 --caps 1,4,16 --tops 10",
-    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --caps 2,8 --tops 100 --for keys",
-    "simulate --from events.csv --user user --item item --epsilon 1 --delta 1e-6 --caps 1,2,3 --tops 5 --for mass",
+    "simulate --zipf 1.1,1000,500 --epsilon 1 --delta 1e-6 --limits 1,4,16 --tops 10",
+    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --limits 2,8 --tops 100 --for keys",
+    "simulate --from events.csv --user user --item item --epsilon 1 --delta 1e-6 --limits 1,2,3 --tops 5 "
+    "--for mass",
     "simulate --from events.parquet --user user --item item --item country --where \"country <> 'at'\" "
-    "--epsilon 2 --delta 1e-5 --caps 2,6 --tops 20",
+    "--epsilon 2 --delta 1e-5 --limits 2,6 --tops 20",
 )
 SLOW_COMMANDS = (COMMANDS[0], COMMANDS[9], COMMANDS[11])
 

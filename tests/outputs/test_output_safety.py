@@ -30,7 +30,7 @@ from dphist.outputs import write
 from dphist.outputs.stores import Store, open_store
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release
-from dphist.publishing import LOCK, MARK, hold, sweep, workplace
+from dphist.publishing import LOCK, MARK, hold, remove_leftovers, work_folder
 from exports import certificate_of, export, read_back
 from release_commands import names
 
@@ -428,7 +428,7 @@ def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a.csv", "a.csv.certificate.json", *stays}
     assert all((tmp_path / name / "data").read_text() == "42" for name in stays - {marked_file.name})
     # As after the end of its process.
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert not locked.exists()
 
 
@@ -438,10 +438,10 @@ def test_a_folder_in_use_is_never_removed(tmp_path: Path) -> None:
 
     def sweeping() -> None:
         while not stop.is_set():
-            sweep(tmp_path)
+            remove_leftovers(tmp_path)
 
     def working(n: int) -> bool:
-        with workplace(tmp_path) as work:
+        with work_folder(tmp_path) as work:
             (work / "data").write_text(str(n))
             return (work / "data").read_text() == str(n)
 

@@ -85,7 +85,9 @@ def test_the_budget_is_kept_and_used(epsilon: float, delta: float, kind: str) ->
     assert certify_rounds(less, epsilon=epsilon).delta > delta
     if noise.thresholds_steps:
         lower = replace(
-            noise, thresholds_steps=tuple(limit * 99 // 100 for limit in noise.thresholds_steps), cuts=(0,) * len(noise.cuts)
+            noise,
+            thresholds_steps=tuple(limit * 99 // 100 for limit in noise.thresholds_steps),
+            cuts=(0,) * len(noise.cuts),
         )
         assert certify_rounds(lower, epsilon=epsilon).delta > delta
 

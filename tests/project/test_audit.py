@@ -16,12 +16,12 @@ from scipy import special, stats
 from dphist import Contract, InvalidParameter, Plan, plan
 from dphist.audit import (
     MOST_ITEMS,
+    Attack,
     AuditResult,
     BoolArray,
-    Case,
     PlannedMechanism,
+    Run,
     Score,
-    Session,
     audit,
     delta_lower_bound,
     finest_bit,
@@ -77,7 +77,9 @@ def wrong_sign(noise: LatticeNoise) -> LatticeNoise:
     low, high = 1, noise.tau_steps * 4
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if infinite(replace(noise, tau_steps=middle)) <= DELTA + gauss else (middle, high)
+        low, high = (
+            (low, middle) if infinite(replace(noise, tau_steps=middle)) <= DELTA + gauss else (middle, high)
+        )
     return replace(noise, tau_steps=high)
 
 
@@ -130,7 +132,7 @@ class ByProtocol:
     def proof(self) -> Proof:
         return self.inner.proof
 
-    def begin(self, rng: Rng) -> Session:
+    def begin(self, rng: Rng) -> Run:
         return self.inner.begin(rng)
 
 
@@ -263,7 +265,7 @@ def from_single_precision(sigma: float) -> Reachable:
     return reachable
 
 
-def reachability_case(contract: Contract, *, count: int, reachable: Reachable) -> Case:
+def reachability_case(contract: Contract, *, count: int, reachable: Reachable) -> Attack:
     """A user in all of m counts: H has `count` everywhere, H' one less (at least 1).
 
     The score is 1 if some value is reachable from H but not from H', and -1 in the opposite case.
@@ -281,7 +283,7 @@ def reachability_case(contract: Contract, *, count: int, reachable: Reachable) -
         return score
 
     name = f"reachable from counts of {count} or of {count - 1}"
-    return Case(name, (count,) * items, (count - 1,) * items, fit)
+    return Attack(name, (count,) * items, (count - 1,) * items, fit)
 
 
 Generator = Literal["inverse cdf", "single precision", "numpy doubles"]
@@ -332,7 +334,7 @@ class FloatSession:
         return Released(present[passed], values[passed])
 
 
-def float_cases(generator: Generator) -> list[Case]:
+def float_cases(generator: Generator) -> list[Attack]:
     made = honest_gshm()
     reachable = (from_inverse_cdf if generator == "inverse cdf" else from_single_precision)(made.sigma)
     return [
@@ -403,7 +405,7 @@ def test_fast_path_has_the_distribution_of_the_protocol() -> None:
 
 def test_subclass_goes_through_the_protocol() -> None:
     class Silent(PlannedMechanism):
-        def begin(self, rng: Rng) -> Session:  # type: ignore[override]  # noqa: ARG002
+        def begin(self, rng: Rng) -> Run:  # type: ignore[override]  # noqa: ARG002
             return SilentSession()
 
     class SilentSession:

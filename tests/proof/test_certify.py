@@ -57,7 +57,7 @@ def test_chords_bound_the_offset_bound_and_converge(
         family_oracle.offset_bound(j=j, r=r, s=s, a=a, epsilon=epsilon, direction=d, **as_oracle(noise))
         for d in ("add", "remove")
     )
-    case = continuous.Case(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth))
+    case = continuous.OffsetCase(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth))
     with balls.precision(160):
         coarse, fine = continuous.offset_bound_upper(case, 40), continuous.offset_bound_upper(case, 400)
     assert coarse >= fine >= float(truth)
@@ -128,7 +128,7 @@ def test_an_accepted_plan_has_every_block_checked(monkeypatch: pytest.MonkeyPatc
 def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets: list[float] = []
 
-    def hopeless(case: continuous.Case, goal: float) -> float:
+    def hopeless(case: continuous.OffsetCase, goal: float) -> float:
         offsets.append(case.offset)
         return 2.0 * goal
 

@@ -18,7 +18,7 @@ from dphist.model import Contract, LatticeNoise, OffsetRule
 from dphist.planning.planner import plan
 from dphist.proof.certify import certify_lattice
 from dphist.proof.lattice import squared_sensitivity_top_k
-from dphist.releasing.noise import Cut, begin
+from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event
 from oracles_top_k import (
@@ -473,7 +473,8 @@ def test_law_of_the_released_counts(rule: OffsetRule) -> None:
     rng, noise = SeededRng(5), made.noise
     values = np.array(
         [
-            begin(made, rng, Cut(subtracted)).release(subtracted + np.array([count, count + 10])).values - [0, 10]
+            begin(made, rng, Subtracted(subtracted)).release(subtracted + np.array([count, count + 10])).values
+            - [0, 10]
             for _ in range(runs)
         ]
     )

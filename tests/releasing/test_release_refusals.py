@@ -14,7 +14,7 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter
 from dphist.outputs.target import target_of
-from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input
+from dphist.outputs.write import ProtectedFile, protected_files, refuse_overwriting, refuse_own_input
 from dphist.report.writing import is_replaceable
 from report_cases import Done, run
 
@@ -120,7 +120,7 @@ def test_names_that_differ_are_different_files(tmp_path: Path) -> None:
 
 def test_what_a_glob_would_find_is_not_written(tmp_path: Path) -> None:
     """A ** is any number of folders, none included; a * is none."""
-    kept = [Kept("the input", "g/**/*.txt")]
+    kept = [ProtectedFile("the input", "g/**/*.txt")]
     with chdir(tmp_path):
         for name in ("g/new.txt", "g/a/new.txt", "g/a/b/new.txt", "h/../g/new.txt"):
             with pytest.raises(InvalidParameter, match="it would be part of the input"):
@@ -128,15 +128,15 @@ def test_what_a_glob_would_find_is_not_written(tmp_path: Path) -> None:
         refuse_overwriting("g/new.md", kept)
         refuse_overwriting("new.txt", kept)
         with pytest.raises(InvalidParameter):
-            refuse_overwriting("g/new.txt", [Kept("the input", "g/*.txt")])
-        refuse_overwriting("g/a/new.txt", [Kept("the input", "g/*.txt")])
+            refuse_overwriting("g/new.txt", [ProtectedFile("the input", "g/*.txt")])
+        refuse_overwriting("g/a/new.txt", [ProtectedFile("the input", "g/*.txt")])
 
 
 @pytest.mark.parametrize("prefix", ["file:", "file://", "file://localhost"])
 def test_files_by_an_address_of_spark(tmp_path: Path, prefix: str) -> None:
     (tmp_path / "in.parquet").mkdir()
     source = f"{prefix}{tmp_path}/in.parquet"
-    assert kept_files(None, input=source) == [Kept("the input", f"{tmp_path}/in.parquet")]
+    assert protected_files(None, input=source) == [ProtectedFile("the input", f"{tmp_path}/in.parquet")]
     with pytest.raises(InvalidParameter, match="cannot write the release to"):
         refuse_own_input(target_of(f"{tmp_path}/in.parquet/"), source)
 

@@ -34,7 +34,7 @@ def results() -> dict[str, Any]:
     return {
         "plan": plan,
         "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
-        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4]),
+        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, limits=[1, 4]),
         "release": dphist.release_histogram([EVIL, "tea"], [5000, 4000], plan),
         "profile": dphist.profile(plan, [0.0, 1.0, 1.5]),
     }
@@ -149,7 +149,7 @@ def test_the_command_plots(kind: str, tmp_path: Path) -> None:
     assert content.startswith({"png": b"\x89PNG", "svg": b"<svg "}[kind])
     assert run(tmp_path, "compare", *words, *bounds).returncode == 1
     if kind == "svg":
-        done = run(tmp_path, "simulate", *words, "--zipf", "1.1,1000,5000", "--caps", "2", "--force")
+        done = run(tmp_path, "simulate", *words, "--zipf", "1.1,1000,5000", "--limits", "2", "--force")
         assert done.returncode == 0, done.stderr
         assert "NOT PRIVATE" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ import pytest
 
 import dphist
 from dphist.errors import OutputError
-from dphist.outputs.write import Kept, refuse_overwriting, same_file
+from dphist.outputs.write import ProtectedFile, refuse_overwriting, same_file
 from dphist.publishing import write_file
 from dphist.report import facts, writing
 from release_data import events
@@ -183,7 +183,9 @@ def test_an_open_file_is_recognised_by_its_descriptor(tmp_path: Path) -> None:
         assert same_file(f"/proc/self/fd/{file.fileno()}", str(tmp_path / "out.csv"))
     assert not same_file(str(tmp_path / "a"), str(tmp_path / "b"))
     with chdir(tmp_path):
-        refuse_overwriting("report.html", [Kept("the release", "out.csv"), Kept("the input", "logs/")])
+        refuse_overwriting(
+            "report.html", [ProtectedFile("the release", "out.csv"), ProtectedFile("the input", "logs/")]
+        )
 
 
 def test_a_report_never_replaces_its_release(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_every_result_is_a_plain_table(tmp_path: Path) -> None:
         dphist.compare_sums(**bounds, sums=[(0, 5), (0, 9)]),
         dphist.certify(epsilon=1, sigma=30, tau=165, max_items_per_user=50),
         Verification("out.csv", ("fine & good",), (), False, None),
-        dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4]),
+        dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, limits=[1, 4]),
         accounts,
         accounts.find("a & b"),
     ):

@@ -21,7 +21,7 @@ import oracles_simulation as oracle
 from dphist.certificate.request import request_for_plan
 from dphist.model import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
-from dphist.releasing.noise import Cut, NoiseSession, Piece, Total, begin
+from dphist.releasing.noise import CountRows, NoiseSession, Subtracted, Total, begin
 from dphist.releasing.result import ARROW
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.rng import SeededRng
@@ -164,7 +164,7 @@ def top_plan() -> Plan:
     return dphist.plan(epsilon=1, delta=1e-6, top=TOP)
 
 
-def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
+def published(plan: Plan, cut: Subtracted, counts: list[int]) -> list[Any]:
     """Values that real sessions, with seeds, publish for each of these counts."""
     found: list[list[float]] = [[] for _ in counts]
     for seed in range(RUNS):
@@ -198,7 +198,7 @@ def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
     counts, probability, bias, deviation = zip(*selection.points, strict=True)
     places = [counts.index(selection.even), int(np.searchsorted(counts, selection.likely))]
     truth = [counts[place] + subtracted for place in places]
-    cut = Cut(floor, LOWER, difference=case == "top-k, differences")
+    cut = Subtracted(floor, LOWER, difference=case == "top-k, differences")
     for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
         assert seen.size / RUNS == pytest.approx(probability[place], abs=ALLOWED)
         within = 6.5 * deviation[place] / math.sqrt(seen.size)
@@ -245,8 +245,8 @@ def test_no_repr_of_the_noise_shows_a_secret() -> None:
     """Tracebacks, logs and notebooks show reprs: of draws and true counts, nothing may be in one."""
     secret, digits = 987654321, "987654321"
     numbers = np.array([secret])
-    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Cut(secret, 5), secret, -secret)
-    piece = Piece(ARROW, (numbers,), numbers, (numbers,), secret)
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Subtracted(secret, 5), secret, -secret)
+    piece = CountRows(ARROW, (numbers,), numbers, (numbers,), secret)
     for holder in (session, session.cut, piece, Total(secret, secret, secret)):
         assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"
 
@@ -263,7 +263,7 @@ def test_a_top_k_step_leaves_k_counts_and_moves_them_by_one(
     def step(counts: np.ndarray[Any, Any]) -> Any:
         counts = np.where(counts < lower, 0, counts)  # the engines remove them
         rank = np.sort(counts)[::-1]
-        left = Cut(int(rank[k]) if rank.size > k else 0, lower).apply(counts)
+        left = Subtracted(int(rank[k]) if rank.size > k else 0, lower).apply(counts)
         assert np.count_nonzero(left) <= k, "more than k counts get noise"
         return left
 
@@ -283,7 +283,7 @@ class NoNoise:
 @pytest.mark.parametrize("shared", [-3, -2, 0, 1, 4])
 def test_the_shared_noise_is_compared_with_the_threshold_and_released(shared: int) -> None:
     """What is released must be what was compared: the certificate is of noisy counts, cut at the threshold."""
-    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Cut(), shared)
+    session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Subtracted(), shared)
     counts = np.arange(1, 25)
     found = session.release(counts, draws=[NoNoise()])
     steps = counts * SHARED.lattice + shared

@@ -23,7 +23,7 @@ from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.model import Budget, LatticeNoise
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import DEFAULT_LIMITS, Kind, default_caps, predict
+from dphist.simulation.simulate import DEFAULT_LIMITS, Kind, default_limits, predict
 from simulation_data import job, released
 
 BUDGET = Budget(1.0, 1e-6)
@@ -39,7 +39,7 @@ def log() -> Any:
 
 @pytest.fixture(scope="module")
 def found(log: Any) -> dphist.Simulation:
-    return dphist.simulate(log.table, **COLUMNS, epsilon=1, delta=1e-6, caps=[1, 3, 10, 30, 100], tops=[10, 100])
+    return dphist.simulate(log.table, **COLUMNS, epsilon=1, delta=1e-6, limits=[1, 3, 10, 30, 100], tops=[10, 100])
 
 
 def test_the_population_is_counted_exactly(log: Any, found: dphist.Simulation) -> None:
@@ -63,7 +63,7 @@ def test_the_population_is_counted_exactly(log: Any, found: dphist.Simulation) -
 
 def test_repeats_count_once_and_conditions_hold() -> None:
     table = pa.table({"user": [1, 1, 1, 2, None], "item": ["a", "a", "b", "a", "a"], "ok": [1, 1, 1, 1, 1]})
-    population = dphist.simulate(table, **COLUMNS, epsilon=1, delta=1e-6, caps=[1]).population
+    population = dphist.simulate(table, **COLUMNS, epsilon=1, delta=1e-6, limits=[1]).population
     assert (population.users, population.items, population.pairs, population.largest) == (2, 2, 3, 2)
     some = dphist.simulate(table, **COLUMNS, where="item = 'a'", epsilon=1, delta=1e-6).population
     assert (some.users, some.items, some.pairs, some.largest) == (2, 1, 2, 1)
@@ -130,7 +130,7 @@ def test_releases_of_real_data_are_as_predicted(name: str) -> None:
     columns = ", ".join(f'dense_rank() OVER (ORDER BY "{one}") - 1 AS "{one}"' for one in ("user", "item"))
     read = duckdb.connect().execute(f"SELECT {columns} FROM '{path}'").fetchnumpy()
     log = Log(read["user"].astype(np.int64), read["item"].astype(np.int64))
-    simulated = dphist.simulate(path, **COLUMNS, epsilon=4, delta=1e-6, caps=[1, 128], tops=[100])
+    simulated = dphist.simulate(path, **COLUMNS, epsilon=4, delta=1e-6, limits=[1, 128], tops=[100])
     for one in [each for each in simulated.candidates if each.kind != "goal"]:
         seen = released(log, one, 1500 if one.kind == "top" else 25)
         assert abs(seen.surprise) < 4.5, (one, seen)
@@ -153,7 +153,7 @@ def test_recommendations(found: dphist.Simulation) -> None:
 
 
 def test_nothing_is_recommended_where_nothing_is_released() -> None:
-    none = dphist.simulate(zipf="1,1000,20", epsilon=1, delta=1e-6, caps=[4], tops=[10])
+    none = dphist.simulate(zipf="1,1000,20", epsilon=1, delta=1e-6, limits=[4], tops=[10])
     assert none.recommendation().startswith("Choose none of them")
     assert none.to_dict()["recommended"]["option"] is None
     assert "*" not in str(none)
@@ -181,10 +181,10 @@ def test_every_view_says_that_it_is_not_private(log: Any, found: dphist.Simulati
     assert found.table()[0]["threshold"] is None
 
 
-def test_default_caps() -> None:
-    assert default_caps(10) == (1, 2, 3, 4, 6, 8, 12)
-    assert default_caps(12) == (1, 2, 3, 4, 6, 8, 12)
-    assert default_caps(10**6) == DEFAULT_LIMITS
+def test_default_limits() -> None:
+    assert default_limits(10) == (1, 2, 3, 4, 6, 8, 12)
+    assert default_limits(12) == (1, 2, 3, 4, 6, 8, 12)
+    assert default_limits(10**6) == DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-ZIPF = ("--zipf", "1.1,1000,5000", "--caps", "1,4", "--tops", "10")
+ZIPF = ("--zipf", "1.1,1000,5000", "--limits", "1,4", "--tops", "10")
 
 
 def test_the_command_starts_with_the_notice_and_ends_with_the_recommendation() -> None:
@@ -265,7 +265,7 @@ def test_json_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "public.parquet"
     log = job(4_000, 500, 300)
     pq.write_table(log.table, path)
-    options = ("--caps", "2,5", "--tops", "", "--json")
+    options = ("--limits", "2,5", "--tops", "", "--json")
     data = json.loads(run("--from", str(path), "--user", "user", "--item", "item", *options))
     assert (data["private"], data["notice"], data["for"]) == (False, NOTICE, "counts")
     assert (data["population"]["name"], data["population"]["pairs"]) == ("public.parquet", log.users.size)
@@ -291,7 +291,7 @@ def test_a_plot_replaces_a_file_only_with_force(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*ZIPF, "--caps", "1,x"], "caps must be whole numbers"),
+        ([*ZIPF, "--limits", "1,x"], "caps must be whole numbers"),
         ([*ZIPF, "--plot", "a.txt"], "must end in"),
         (["--from", "x.csv"], "give the column of the user with user"),
     ],

@@ -94,7 +94,10 @@ def test_items_that_are_released_for_sure_are_taken_for_normal() -> None:
     noise = LatticeNoise(14, Fraction(1960), Fraction(0), 147)
     for chance in (0.3, 0.97):
         chances = [chance] * 400
-        expected, found = oracle.counted(noise, chances), totals_of(plan_with(noise), population([chances]), limit=1)
+        expected, found = (
+            oracle.counted(noise, chances),
+            totals_of(plan_with(noise), population([chances]), limit=1),
+        )
         assert found.released == pytest.approx(expected.probability)
         assert found.error == pytest.approx(expected.error, rel=1e-6)
         assert found.distance == pytest.approx(expected.distance, rel=1e-3)

@@ -69,7 +69,7 @@ def test_the_default_is_simulated_like_limits(exponent: float) -> None:
     truth = dict(
         zip(*np.unique(table.column("item").to_numpy(zero_copy_only=False), return_counts=True), strict=True)
     )
-    found = dphist.simulate(table, user="user", item="item", epsilon=1, delta=1e-6, caps=[8], tops=[])
+    found = dphist.simulate(table, user="user", item="item", epsilon=1, delta=1e-6, limits=[8], tops=[])
     assert found.best.kind == "goal"
     for one in found.candidates:
         made = [

@@ -38,7 +38,7 @@ def test_zipf_of_any_size_takes_little_memory() -> None:
     """A hundred million items: one array of a number for each would be 800 MB."""
     tracemalloc.start()
     try:
-        large = dphist.simulate(zipf="1.05,1e8,1e9,40", epsilon=1, delta=1e-8, caps=[64], tops=[1000])
+        large = dphist.simulate(zipf="1.05,1e8,1e9,40", epsilon=1, delta=1e-8, limits=[64], tops=[1000])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -75,7 +75,7 @@ def test_users_with_the_same_number_of_items() -> None:
 
 def test_trials_are_as_simulate_predicts() -> None:
     """The same population and expectation; the mean of 40 trials is within 4.5 standard errors."""
-    predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, caps=[2], tops=[20])
+    predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, limits=[2], tops=[20])
     population = Zipf(1.1, 1000, 5000, 4.0).population()
     for one in predicted.candidates[2:]:
         cap = one.value if isinstance(one.value, int) and one.kind == "limit" else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dphist.audit import Case, case_of_counts
+from dphist.audit import Attack, case_of_counts
 from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.model import Plan, SumNoise
 from dphist.releasing.noise import IntArray
@@ -28,7 +28,7 @@ class Contribution:
     neighbour: IntArray = field(repr=False)
     problem: str | None
 
-    def case(self, name: str) -> Case:
+    def case(self, name: str) -> Attack:
         """These neighbours as an attack on the noise: `audit(..., more_cases=[...])`."""
         return case_of_counts(name, self.counts[:, 0].tolist(), self.neighbour[:, 0].tolist())
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dphist.releasing.noise import Cut, begin
+from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng
 from dphist.simulation.simulate import Prediction
 
@@ -78,7 +78,7 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
         else:
             counts = log.capped(int(one.value), generator)
         # The session subtracts the floor itself.
-        found = begin(one.plan, rng, Cut(floor)).release(truth if one.kind == "top" else counts)
+        found = begin(one.plan, rng, Subtracted(floor)).release(truth if one.kind == "top" else counts)
         error, true = found.values - truth[found.index], truth[found.index]
         kept = (truth if one.kind == "top" else counts)[found.index].sum()
         sums += [np.abs(error).sum(), (np.abs(error) / true).sum(), error.sum(), kept]

@@ -218,7 +218,7 @@ AnyPlan = GaussianPlan | SharedGaussianPlan | TopPlan | PublicPlan | LaplacePlan
 
 def plan_part(plan: Plan) -> AnyPlan:
     """The plan in a certificate: its exact numbers, and those that follow from them."""
-    left_out = ("analysis", "binding_case", "certificate", "notes")
+    left_out = ("analysis", "binding_case", "proof", "notes")
     facts = {name: value for name, value in plan.to_dict().items() if name not in left_out}
     part: AnyPlan = msgspec.convert(facts, AnyPlan)
     return part
@@ -255,7 +255,7 @@ class Findings(Part, kw_only=True, frozen=True):
     reason: Annotated[str, Meta(max_length=300)] | None
 
 
-class Booking(Part, kw_only=True, frozen=True):
+class BookingPart(Part, kw_only=True, frozen=True):
     """The entry of a ledger in which the release was booked before its noise was drawn."""
 
     ledger: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
@@ -327,7 +327,7 @@ class Statement(Part, kw_only=True, frozen=True):
     plan: AnyPlan
     counts: Counts
     findings: Findings | UnsetType = UNSET
-    booking: Booking | UnsetType = UNSET
+    booking: BookingPart | UnsetType = UNSET
     sums: tuple[SumFacts | MeanFacts | VectorFacts, ...] | UnsetType = UNSET
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dphist.certificate.numbers import shared_part, sums_facts
 from dphist.certificate.proof import with_lower_threshold
 from dphist.certificate.request import AnyRequest
 from dphist.certificate.schema import (
-    Booking,
+    BookingPart,
     Counts,
     Findings,
     MeanFacts,
@@ -72,6 +72,6 @@ def statement_of(
         plan=plan_part(plan),
         counts=counts_of(plan, request, offset, decimals),
         findings=UNSET if findings is None else findings,
-        booking=UNSET if receipt is None else msgspec.convert(receipt, Booking),
+        booking=UNSET if receipt is None else msgspec.convert(receipt, BookingPart),
         sums=UNSET if sums is None else msgspec.convert(sums, kinds),
     )

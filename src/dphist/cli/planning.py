@@ -299,7 +299,7 @@ def simulate(
         ),
     ] = None,
     *,
-    caps: Annotated[
+    limits: Annotated[
         str | None, typer.Option(metavar="M,M,...", help="Limits per user to try. [1, 2, 3, 4, 6, 8, ...]")
     ] = None,
     tops: Annotated[
@@ -325,14 +325,14 @@ def simulate(
       dphist simulate --from public.parquet --user user --item word \\
         --epsilon 1 --delta 1e-6 --for keys
       dphist simulate --from public.csv --user user --item word \\
-        --epsilon 1 --delta 1e-6 --caps 1,10,100 --tops 1000 \\
+        --epsilon 1 --delta 1e-6 --limits 1,10,100 --tops 1000 \\
         --plot candidates.png
     """
     from dphist.simulation.simulate import simulate as run
 
     _check_plot(plot, force)
     result = run(
-        source, zipf=zipf, caps=_numbers("--caps", caps), tops=_numbers("--tops", tops), goal=goal,
+        source, zipf=zipf, limits=_numbers("--limits", limits), tops=_numbers("--tops", tops), goal=goal,
         **options,
     )  # fmt: skip
     if as_json:

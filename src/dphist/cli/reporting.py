@@ -21,7 +21,7 @@ from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
     from dphist.outputs.target import Target
-    from dphist.outputs.write import Kept
+    from dphist.outputs.write import ProtectedFile
     from dphist.releasing.request import Request
     from dphist.releasing.result import Release
 
@@ -57,12 +57,12 @@ def report(
     check_exists(name)
     if output is None and not as_json:
         raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
-    from dphist.outputs.write import kept_files
+    from dphist.outputs.write import protected_files
     from dphist.report.facts import gather_facts
     from dphist.report.render import render, report_data
     from dphist.report.writing import check_report, write_report
 
-    kept = kept_files(name, certificate)
+    kept = protected_files(name, certificate)
     if output is not None:
         check_report(output, kept, force=force)
     facts = gather_facts(name, certificate=certificate, public_key=public_key)
@@ -78,7 +78,7 @@ def check_report_of(name: str, request: Request) -> None:
     from dphist.report.writing import check_report
 
     target = _target_of(request)
-    check_report(Path(name), _kept_files(request, target), force=request.force)
+    check_report(Path(name), _protected_files(request, target), force=request.force)
     if target is None:
         return
     if target.is_stdout:
@@ -105,11 +105,11 @@ def _target_of(request: Request) -> Target | None:
     )  # fmt: skip
 
 
-def _kept_files(request: Request, target: Target | None) -> list[Kept]:
-    from dphist.outputs.write import kept_files
+def _protected_files(request: Request, target: Target | None) -> list[ProtectedFile]:
+    from dphist.outputs.write import protected_files
 
     certificate = None if target is None or target.is_object else target.certificate_path
-    return kept_files(request.output, certificate, input=request.input, items=request.items)
+    return protected_files(request.output, certificate, input=request.input, items=request.items)
 
 
 def report_release(name: str, request: Request, result: Release) -> OutputError | None:
@@ -127,7 +127,7 @@ def report_release(name: str, request: Request, result: Release) -> OutputError 
             page = make_report(result, certificate=target.certificate_path)
         else:
             page = make_report(target.address)
-        write_report(page, Path(name), _kept_files(request, target), force=request.force)
+        write_report(page, Path(name), _protected_files(request, target), force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)

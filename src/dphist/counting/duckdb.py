@@ -22,7 +22,7 @@ from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import frame_source
 from dphist.counting.rounds import DuckDBRounds
-from dphist.counting.sql import COUNT, Opened, Pairs, Rows, Source, require_columns
+from dphist.counting.sql import COUNT, Opened, Pairs, Relation, Source, require_columns
 from dphist.counting.task import (
     Choice,
     Counted,
@@ -41,7 +41,7 @@ from dphist.objects import is_postgres
 T = TypeVar("T")
 
 TICK: Final = 0.2
-# Rows of a batch: at most 64 MB per text column.
+# Relation of a batch: at most 64 MB per text column.
 ROWS: Final = 1 << 13
 EVENTS: Final = "dphist_events"
 PUBLIC: Final = "dphist_public"
@@ -130,22 +130,22 @@ class DuckDBEngine(SessionKeeper):
             return sizes, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
 
     @contextmanager
-    def _session(self, progress: Progress | None = None) -> Iterator[Session]:
+    def _session(self, progress: Progress | None = None) -> Iterator[DuckDBSession]:
         with self._share(self._new_session) as session:
             session.progress, session.shown = progress, 0.0
             yield session
 
     @contextmanager
-    def _new_session(self) -> Iterator[Session]:
+    def _new_session(self) -> Iterator[DuckDBSession]:
         with private_folder(self.resources.folder) as folder, connect_duckdb(self.resources, folder) as connection:
-            session = Session(connection)
+            session = DuckDBSession(connection)
             try:
                 yield session
             finally:
                 session.pool.shutdown(wait=True)
 
 
-class Session:
+class DuckDBSession:
     """A connection whose queries run in another thread, so that the caller can show progress and handle Ctrl-C."""
 
     def __init__(self, connection: Any) -> None:
@@ -206,7 +206,7 @@ class Session:
         self.readers = opened.readers
         return pairs, what
 
-    def make_list(self, listed: Events, query: Callable[[Rows, bool], str], probe: bool = False) -> None:
+    def make_list(self, listed: Events, query: Callable[[Relation, bool], str], probe: bool = False) -> None:
         """Create the table of a public list from a query over its rows."""
         rows, opened, what = self._wait_for(
             lambda: open_rows(self.connection, listed, PUBLIC, probe, with_user=False)
@@ -222,7 +222,7 @@ class Histogram:
     schema: Any
     at_rank: int = field(repr=False)  # a true count
     reader: Any
-    session: Session
+    session: DuckDBSession
     what: str
 
     def batches(self) -> Iterator[Any]:
@@ -261,7 +261,7 @@ def not_a_database(events: Events, kind: str) -> InputError:
 
 def open_rows(
     connection: Any, events: Events, label: str, probe: bool, with_user: bool = True, summed: Sequence[str] = ()
-) -> tuple[Rows, Opened, str]:
+) -> tuple[Relation, Opened, str]:
     """The rows of the events, the opened input, and its name in messages. A public list has no user."""
     source = source_of(connection, events, label, probe)
     if events.where is not None or any(item.name != item.source or "(" in item.source for item in events.items):
@@ -277,7 +277,7 @@ def open_rows(
             if columns[number][1] == "BOOLEAN":
                 raise sql.boolean_as_text(number)
         columns = {column: sql.text_column(*columns[column]) for column in values}
-    rows = Rows(
+    rows = Relation(
         opened.relation,
         tuple((*columns[column], column) for column in values),
         with_user,

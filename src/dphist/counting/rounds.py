@@ -22,7 +22,7 @@ from dphist.counting.task import RoundsTask, Secret
 from dphist.counting.workspace import MEGABYTE
 
 if TYPE_CHECKING:
-    from dphist.counting.duckdb import Session
+    from dphist.counting.duckdb import DuckDBSession
 
 IntArray = NDArray[np.int64]
 
@@ -108,7 +108,7 @@ def look_up(weights: Sequence[int], place: str) -> str:
 class DuckDBRounds(Secret):
     """Users, items and pairs in the tables of a session; see `task.RoundsCount`."""
 
-    session: Session
+    session: DuckDBSession
     task: RoundsTask
     pairs: Pairs
     listed: str | None

@@ -163,7 +163,7 @@ def require_columns(what: str, names: Sequence[str], wanted: Sequence[str]) -> N
 
 
 @dataclass(frozen=True)
-class Rows:
+class Relation:
     """A FROM item, its counted `values` (the user first, unless it is a public list) and its summed `numbers`.
 
     Each value or number is an SQL expression, its DuckDB type and the name of the column.
@@ -223,13 +223,13 @@ def portable_order(key: bytes, items: list[str]) -> str:
     return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
 
 
-def public_entries(rows: Rows, null_items: bool) -> str:
+def public_entries(rows: Relation, null_items: bool) -> str:
     """The query of the distinct entries p0, p1, ... of a public list."""
     entries = [f"p{k}" for k in range(len(rows.values))]
     return f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
 
 
-def public_list(rows: Rows, null_items: bool, types: list[str]) -> str:
+def public_list(rows: Relation, null_items: bool, types: list[str]) -> str:
     """The query of a public list: entries p0, ..., their keys k0, ... in the input's types, and `matched`.
 
     An entry that is not a value of the input's type does not match. Of several spellings of one value ('7' and
@@ -375,7 +375,7 @@ class Pairs:
     """
 
     events: Events
-    rows: Rows
+    rows: Relation
     listed: str | None = None
     values: tuple[Value, ...] = ()
 

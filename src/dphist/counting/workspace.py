@@ -247,7 +247,7 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     root = Path(tempfile.gettempdir()) if parent is None else Path(parent)
     if not root.is_dir():
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
-    sweep(root)
+    remove_killed_folders(root)
 
     def make_locked_folder() -> tuple[Path, int]:
         for _ in range(ATTEMPTS):
@@ -284,7 +284,7 @@ def start_guard(folder: Path) -> subprocess.Popen[bytes] | None:
     return None
 
 
-def sweep(root: Path) -> None:
+def remove_killed_folders(root: Path) -> None:
     """Remove folders of runs that were killed together with their guard.
 
     The lock decides: a process in another container looks dead from here but holds its lock.

@@ -45,13 +45,13 @@ from dphist.ledger.accounts import (
 from dphist.model import Budget
 from dphist.objects import scheme_of
 from dphist.publishing import (
-    WORKPLACE,
+    WORK_FOLDER,
     identity,
     link_new,
-    sweep,
+    remove_leftovers,
     sync_folder,
     why_not_a_file,
-    workplace,
+    work_folder,
     write_file,
 )
 from dphist.signatures import (
@@ -214,14 +214,14 @@ def ledger_path(path: PathLike) -> Path:
 
 
 def _has_one_name(file: Path) -> bool:
-    """Wait for the second name that a new ledger has for a moment; `sweep` removes it after a kill."""
+    """Wait for the second name that a new ledger has for a moment; `remove_leftovers` removes it after a kill."""
     end = time.monotonic() + _MAKING_SECONDS
     while True:
-        sweep(file.parent)
+        remove_leftovers(file.parent)
         try:
             if os.lstat(file).st_nlink == 1:
                 return True
-            making = any(WORKPLACE.fullmatch(name) for name in os.listdir(file.parent))
+            making = any(WORK_FOLDER.fullmatch(name) for name in os.listdir(file.parent))
         except OSError:
             return False
         if not making or time.monotonic() > end:
@@ -691,10 +691,10 @@ class Ledger:
         """Create the ledger with this dataset unless the file exists; a killed process leaves no file."""
         path = self.path
         if os.path.lexists(path):
-            sweep(path.parent)  # the leftovers of a process that was killed after it created the ledger
+            remove_leftovers(path.parent)  # the leftovers of a process that was killed after it created the ledger
             return False
         try:
-            with workplace(path.parent) as work:
+            with work_folder(path.parent) as work:
                 file = work / path.name
                 os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 made = Ledger(file, self._wait)

@@ -53,7 +53,7 @@ from dphist.publishing import (
     place,
     publish,
     why_not_a_file,
-    workplace,
+    work_folder,
     write_synced,
 )
 
@@ -207,7 +207,7 @@ def _system_errors(target: Target) -> Iterator[None]:
 
 def _write_files(job: WriteJob) -> str:
     target = job.target
-    with workplace(target.path.parent) as work:
+    with work_folder(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
         with data.open("xb") as file:
             job.write_rows(file)
@@ -271,7 +271,7 @@ def _write_stdout(job: WriteJob) -> str:
     """Write the data to standard output, then the certificate to its file."""
     final = job.target.certificate_path
     data, text, digest = job.render(job.target.name)
-    with workplace(final.parent) as work:
+    with work_folder(final.parent) as work:
         certificate = work / "certificate"
         write_synced(certificate, text)
         job.check()
@@ -301,7 +301,7 @@ def _write_table(job: WriteJob) -> str:
     """Write a table in one transaction, and then its certificate."""
     target, stored = job.target, storable(job.table, job.target.kind)
     digest = digest_of(stored)
-    with workplace(target.certificate_path.parent) as work:
+    with work_folder(target.certificate_path.parent) as work:
         write_synced(work / "certificate", job.certificate(target.name, digest).encode())
         if job.ready is not None:
             # A later run of the id may have to write the table.
@@ -355,14 +355,16 @@ _ENDINGS: Final = ("", CERTIFICATE, "-journal", "-wal", "-shm", ".wal")
 
 
 @dataclass(frozen=True)
-class Kept:
+class ProtectedFile:
     """A file, folder or glob in which no new file may be written, and how messages call it."""
 
     what: str
     path: str
 
 
-def kept_files(release: Any, certificate: Any = None, input: Any = None, items: Any = None) -> list[Kept]:
+def protected_files(
+    release: Any, certificate: Any = None, input: Any = None, items: Any = None
+) -> list[ProtectedFile]:
     """The files that the report of a release must not overwrite."""
     parts = {
         "the release": release,
@@ -370,10 +372,10 @@ def kept_files(release: Any, certificate: Any = None, input: Any = None, items: 
         "the input": input,
         "the list of items": items,
     }
-    return [Kept(what, path) for what, value in parts.items() for path in local_paths(value)]
+    return [ProtectedFile(what, path) for what, value in parts.items() for path in local_paths(value)]
 
 
-def refuse_overwriting(path: PathLike, kept: Sequence[Kept]) -> None:
+def refuse_overwriting(path: PathLike, kept: Sequence[ProtectedFile]) -> None:
     """Raise `InvalidParameter` if a file is kept, or would become part of a kept folder or glob."""
     name = os.fspath(path)
     for keep in kept:

@@ -274,7 +274,7 @@ class Evidence:
     most_items: int
 
 
-class Column(NamedTuple):
+class Measured(NamedTuple):
     """A column of numbers with standard errors."""
 
     value: FloatArray
@@ -290,29 +290,29 @@ class Estimates:
 
     count: FloatArray
     standard_error: FloatArray
-    weight: Column
-    factor: Column
+    weight: Measured
+    factor: Measured
     reason: str | None = None
 
     def margin(self, level: float) -> FloatArray:
         """Half the width of the confidence intervals of the counts."""
         return _quantile(level) * self.standard_error
 
-    def sum_columns(self, centred: FloatArray, deviation: float, middle: float = 0.0) -> Column:
+    def sum_columns(self, centred: FloatArray, deviation: float, middle: float = 0.0) -> Measured:
         """Sums over all users, from noisy measured sums of (value - middle) and the deviation of their noise."""
         (weight, of_weight), (factor, of_factor) = self.weight, self.factor
         total = factor * (centred + middle * weight)
         noise = factor * np.hypot(deviation, middle * of_weight)
-        return Column(total, np.hypot(noise, total * of_factor / factor))
+        return Measured(total, np.hypot(noise, total * of_factor / factor))
 
-    def mean_columns(self, centred: FloatArray, deviation: float, low: float, high: float) -> Column:
+    def mean_columns(self, centred: FloatArray, deviation: float, low: float, high: float) -> Measured:
         """Means over the users of an item, within the bounds of a user's value."""
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         # Weights of a public list may be near or below zero, where a mean has no meaning.
         safe = np.maximum(self.weight.value, 1.0)
         ratio = np.clip(centred / safe, -half, half)
         noise = np.hypot(deviation, ratio * self.weight.standard_error) / safe
-        return Column(middle + ratio, np.hypot(noise, self._of_tastes(ratio, half)))
+        return Measured(middle + ratio, np.hypot(noise, self._of_tastes(ratio, half)))
 
     def mean_interval(
         self, centred: FloatArray, deviation: float, low: float, high: float, level: float
@@ -344,8 +344,8 @@ def estimate(evidence: Evidence) -> Estimates:
     """The number of users of each item."""
     e, items = evidence, evidence.found_in.size
     if not items:
-        empty = Column(np.zeros(0), np.zeros(0))
-        return Estimates(*empty, weight=empty, factor=Column(np.ones(0), np.zeros(0)))
+        empty = Measured(np.zeros(0), np.zeros(0))
+        return Estimates(*empty, weight=empty, factor=Measured(np.ones(0), np.zeros(0)))
     if e.measured is None or e.limit < 1:
         weight, factor, reason = _unmeasured(e)
     else:
@@ -388,7 +388,7 @@ def _sizes(e: Evidence, measured: FloatArray) -> _Sizes:
     return _smooth(noisy, e.sizes_deviation, bounds, items, rest).add(many, part, error)
 
 
-def _unmeasured(e: Evidence) -> tuple[Column, Column, str | None]:
+def _unmeasured(e: Evidence) -> tuple[Measured, Measured, str | None]:
     """Without a measurement, evidence is a lower bound, and a few users may be left in every item."""
     several = e.found_in != 0
     weight = np.where(several, np.nan_to_num(e.score), 0.0)
@@ -396,11 +396,11 @@ def _unmeasured(e: Evidence) -> tuple[Column, Column, str | None]:
     if e.alone is not None:
         ones = np.maximum(e.alone, 0.0)
         error += 3.0 * e.sizes_deviation * ones / max(float(ones.sum()), 1.0)
-    factor = Column(np.ones(weight.size), np.zeros(weight.size))
-    return Column(weight, error), factor, "nothing was measured" if several.any() else None
+    factor = Measured(np.ones(weight.size), np.zeros(weight.size))
+    return Measured(weight, error), factor, "nothing was measured" if several.any() else None
 
 
-def _reason(e: Evidence, sizes: _Sizes, weight: Column) -> str | None:
+def _reason(e: Evidence, sizes: _Sizes, weight: Measured) -> str | None:
     several = e.found_in != 0
     if not several.any():
         return None
@@ -415,7 +415,7 @@ def _reason(e: Evidence, sizes: _Sizes, weight: Column) -> str | None:
     return None
 
 
-def _weights(e: Evidence, measured: FloatArray) -> tuple[Column, FloatArray]:
+def _weights(e: Evidence, measured: FloatArray) -> tuple[Measured, FloatArray]:
     """The weights of all items, and how much tastes differ where the evidence tells (nan elsewhere)."""
     value, variance = measured.astype(np.float64), np.full(measured.size, e.sigma**2)
     taste = np.full(measured.size, np.nan)
@@ -435,7 +435,7 @@ def _weights(e: Evidence, measured: FloatArray) -> tuple[Column, FloatArray]:
         )  # fmt: skip
         (value[first], variance[first]), _ = view.combined()
     value = np.where(e.found_in >= 0, np.maximum(value, 0.0), value)
-    return Column(value, np.sqrt(variance + e.shared**2)), taste
+    return Measured(value, np.sqrt(variance + e.shared**2)), taste
 
 
 @dataclass(frozen=True)
@@ -524,7 +524,7 @@ class _View:
         return tastes
 
 
-def _factors(e: Evidence, sizes: _Sizes, weight: FloatArray, taste: FloatArray) -> Column:
+def _factors(e: Evidence, sizes: _Sizes, weight: FloatArray, taste: FloatArray) -> Measured:
     """Users per weight of each item, with standard errors.
 
     A user with k items has each item by chance: with probability 1 - exp(-rate g), where g is such that these
@@ -549,7 +549,7 @@ def _factors(e: Evidence, sizes: _Sizes, weight: FloatArray, taste: FloatArray) 
     square = float(sizes.users @ (k * sizes.weights(e.limit) ** 2)) / sizes.pairs
     few = max(0.0, square / mean**2 - 1.0) / np.maximum(weight * factor, 1.0)
     error = np.sqrt(sizes.error(e.limit) ** 2 + ((1.0 - mean) * (base + _OF_TASTE * odd)) ** 2 + few)
-    return Column(factor, factor * error)
+    return Measured(factor, factor * error)
 
 
 def _chances(log_rates: FloatArray, tries: FloatArray) -> FloatArray:

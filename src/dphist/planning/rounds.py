@@ -243,7 +243,11 @@ class _Search:
             return log_excess(math.exp(float(estimated_events(moved).max())), rest)
 
         return replace(
-            noise, thresholds_steps=(*noise.thresholds_steps[:-1], least_whole_passing(excess, noise.thresholds_steps[-1]))
+            noise,
+            thresholds_steps=(
+                *noise.thresholds_steps[:-1],
+                least_whole_passing(excess, noise.thresholds_steps[-1]),
+            ),
         )
 
     def _with_least_variance(self, noise: RoundsNoise) -> RoundsNoise:

@@ -25,7 +25,7 @@ _POINTS: Final = 4.0
 _CONTINUOUS_BITS: Final = 40
 
 
-class Above(NamedTuple):
+class TailMoments(NamedTuple):
     """The part of symmetric noise X from n on: Pr[X >= n], E[X; X >= n] and E[X^2; X >= n]."""
 
     mass: FloatArray
@@ -51,7 +51,7 @@ class LatticeTails:
         """Larger noise has a probability below 1e-18."""
         return 9.0 * math.sqrt(self.variance)
 
-    def above(self, first: FloatArray) -> Above:
+    def above(self, first: FloatArray) -> TailMoments:
         n = np.ceil(first)
         if self.variance <= _SUMMED:
             sums = _sums_above(self.variance)
@@ -60,7 +60,7 @@ class LatticeTails:
         t, sigma = n - 0.5, math.sqrt(self.variance)
         density = np.asarray(np.exp(-0.5 * t * t / self.variance) / (_ROOT * sigma))
         tail = special.ndtr(-t / sigma)
-        return Above(
+        return TailMoments(
             np.asarray(tail - t / self.variance * density / 24.0),
             density * (self.variance + (1.0 - t * t / self.variance) / 24.0),
             self.variance * (tail + t * density) + (2.0 * t - t**3 / self.variance) * density / 24.0,
@@ -76,13 +76,13 @@ class LatticeTails:
 
 
 @lru_cache(maxsize=32)
-def _sums_above(variance: float) -> Above:
-    """`Above` for n = 0, 1, ..."""
+def _sums_above(variance: float) -> TailMoments:
+    """`TailMoments` for n = 0, 1, ..."""
     x = np.arange(math.ceil(_REACH * math.sqrt(variance)) + 2, dtype=np.float64)
     weights = np.exp(-0.5 * x * x / variance)
     # From the small end, so that no digit is lost.
     weights /= 2.0 * float(np.cumsum(weights[::-1])[-1]) - 1.0
-    return Above(*(np.append(np.cumsum((weights * x**p)[::-1])[::-1], 0.0) for p in range(3)))
+    return TailMoments(*(np.append(np.cumsum((weights * x**p)[::-1])[::-1], 0.0) for p in range(3)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LaplaceTails:
         """Larger noise has a probability below 1e-18."""
         return 45.0 * self.scale
 
-    def above(self, first: FloatArray) -> Above:
+    def above(self, first: FloatArray) -> TailMoments:
         n = np.ceil(first)
         up, r = _mirror(n), math.exp(-1.0 / self.scale) / -math.expm1(-1.0 / self.scale)
         tail = np.asarray(np.exp(-up / self.scale) / (1.0 + math.exp(-1.0 / self.scale)), dtype=np.float64)
@@ -121,13 +121,13 @@ def _mirror(n: FloatArray) -> FloatArray:
 
 def _unmirror(
     n: FloatArray, mass: FloatArray, moment: FloatArray, square: FloatArray, *, variance: float
-) -> Above:
+) -> TailMoments:
     """From the sums at `_mirror(n)` to those at n. The mean of all noise is 0, so the moment is the same."""
     up = n >= 1.0
-    return Above(np.where(up, mass, 1.0 - mass), moment, np.where(up, square, variance - square))
+    return TailMoments(np.where(up, mass, 1.0 - mass), moment, np.where(up, square, variance - square))
 
 
-class Passed(NamedTuple):
+class ReleaseMoments(NamedTuple):
     """For each count: the probability of release, and the means of error and |error| over that event."""
 
     probability: FloatArray
@@ -178,7 +178,7 @@ class CountNoise:
         error, deviation = self.part * mean / self.steps, (self.part**2 * variance + self.rest) / self.steps**2
         return self.probability(counts), error, deviation
 
-    def moments_if_passed(self, counts: FloatArray, truth: FloatArray) -> Passed:
+    def moments_if_passed(self, counts: FloatArray, truth: FloatArray) -> ReleaseMoments:
         """The errors of `counts`, which get noise, against the `truth`, which is at least as large."""
         first, short = self.first(counts), (truth - counts) * self.steps
         mass, moment, _ = self.tails.above(first)
@@ -187,7 +187,7 @@ class CountNoise:
         beyond = self.tails.above(short)
         over = beyond.moment - short * beyond.mass
         distance = np.where(first > short, error, 2.0 * over - error)
-        return Passed(mass, error / self.steps, distance / self.steps)
+        return ReleaseMoments(mass, error / self.steps, distance / self.steps)
 
 
 def count_noise(noise: AnyNoise) -> CountNoise:
@@ -215,7 +215,7 @@ def count_noise(noise: AnyNoise) -> CountNoise:
     return CountNoise(LatticeTails(own + shared), noise.lattice, noise.lattice + noise.tau_steps + 1, part, rest)
 
 
-def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
+def moments_with_offset(noise: AnyNoise, above: FloatArray) -> ReleaseMoments:
     """`moments_if_passed` for a top-k step, of counts `above` the one that is subtracted.
 
     With A the noise at the threshold and E the published error, both treated as normal with correlation rho, and
@@ -236,4 +236,4 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> Passed:
         rho * height / (r * math.sqrt(2.0))
     )
     mass, moment, _ = law.tails.above(first)
-    return Passed(mass, law.part * moment / noise.lattice, deviation / noise.lattice * distance)
+    return ReleaseMoments(mass, law.part * moment / noise.lattice, deviation / noise.lattice * distance)

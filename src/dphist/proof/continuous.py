@@ -51,7 +51,7 @@ from dphist.proof.numerics import (
 
 
 @dataclass(frozen=True)
-class Case:
+class OffsetCase:
     """One offset bound: noise, neighbours (j, r, s), offset a, and the expected size of delta."""
 
     noise: Noise
@@ -70,7 +70,7 @@ class Case:
         return (s * (1 - a) ** 2 + unchanged).sqrt() / arb(self.noise.sigma)
 
 
-def _log_none_passes(case: Case, x: arb) -> arb:
+def _log_none_passes(case: OffsetCase, x: arb) -> arb:
     noise = case.noise
     u = (arb(noise.tau) - arb(noise.sigma_shared) * x) / arb(noise.sigma)
     # 1 - Phi(-u) would cancel for small u, and Phi(u) would round to one for large u.
@@ -84,7 +84,7 @@ def _mass(low: arb, high: arb) -> arb:
     return balls.normal_cdf(high) - balls.normal_cdf(low)
 
 
-def _chord_without_shared_noise(case: Case) -> float:
+def _chord_without_shared_noise(case: OffsetCase) -> float:
     """The worse direction, in closed form and exact."""
     log_g = _log_none_passes(case, arb(0))
     mu, epsilon = case.mu, arb(case.epsilon)
@@ -94,7 +94,7 @@ def _chord_without_shared_noise(case: Case) -> float:
     return max(balls.upper(add), balls.upper(balls.hockey_stick_normal(mu, epsilon + log_g)))
 
 
-def _nodes(case: Case, count: int) -> list[float]:
+def _nodes(case: OffsetCase, count: int) -> list[float]:
     """Cell ends, dense where the integrands are large. Any choice gives a valid bound; this one is tight."""
     noise, far = case.noise, reach(case.scale)
     alpha = case.offset / noise.sigma_shared
@@ -129,7 +129,7 @@ def _cell(mass_a: arb, mass_b: arb, ratios: tuple[arb, arb], values: tuple[arb, 
     return values[0] * mass_b + (values[1] - values[0]) * (mass_a - ratios[0] * mass_b) / step
 
 
-def offset_bound_upper(case: Case, cells: int) -> float:
+def offset_bound_upper(case: OffsetCase, cells: int) -> float:
     """Rigorous upper bound of delta for one case, in both directions, from `cells` chords.
 
     Guarantee: at least the offset bound, hence at least delta; the excess shrinks as 1/cells^2.
@@ -239,13 +239,13 @@ class BallFamily:
         worst = 0.0
         for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
             counts = float(j[0]), int(r[0]), int(s[0])
-            case = Case(self.noise, *counts, float(a[0]), self.epsilon, self.scale)
+            case = OffsetCase(self.noise, *counts, float(a[0]), self.epsilon, self.scale)
             # Each offset covers one side of s, so the bound of the block is the larger of the two.
             worst = max(worst, _enough_chords(case, goal))
         return worst
 
 
-def _enough_chords(case: Case, goal: float) -> float:
+def _enough_chords(case: OffsetCase, goal: float) -> float:
     """The chord bound with more and more chords, until it is below `goal` or clearly cannot be."""
     bound = math.inf
     for count in _CHORD_LADDER:

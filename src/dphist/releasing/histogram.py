@@ -19,9 +19,9 @@ from dphist.errors import InvalidParameter, check_unicode, package, positive_cou
 from dphist.model import Plan
 from dphist.releasing.noise import (
     LARGEST_EXACT,
-    Cut,
+    CountRows,
     IntArray,
-    Piece,
+    Subtracted,
     Total,
     begin,
     blocks,
@@ -83,12 +83,12 @@ def release_histogram(
     floor, total = 0, None
     if top_k:
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
-    session = begin(sound, rng, Cut(floor))
+    session = begin(sound, rng, Subtracted(floor))
     release = release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
     return replace(release, request=HistogramRequest(promise_max_nonzero=rule is Nonzero.PROMISED))
 
 
-def _floor(histogram: Iterable[list[Piece]], rank: int) -> tuple[int, Total]:
+def _floor(histogram: Iterable[list[CountRows]], rank: int) -> tuple[int, Total]:
     """The count of this rank, 0 if fewer counts are positive, and the totals of this reading."""
     largest, total = np.empty(0, dtype=np.int64), Total()
     for block in histogram:
@@ -118,7 +118,7 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
 
 def _pieces_of(
     items: Any, counts: Any, names: Names, *, lattice: int, twice: bool
-) -> Callable[[], Iterator[Piece]]:
+) -> Callable[[], Iterator[CountRows]]:
     """A function that reads the pieces of the histogram; it must work `twice` for a top-k step."""
     form, batches = frame_form(items), items
     if counts is not None:
@@ -142,7 +142,7 @@ def _pieces_of(
             "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
         )
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[CountRows]:
         for batch in batches() if callable(batches) else batches:
             yield _piece_of(batch, form, names, lattice)
 
@@ -162,7 +162,7 @@ def _check_names(frame: Any, form: Form, names: Names) -> None:
             )
 
 
-def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piece:
+def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> CountRows:
     """The batch is a frame, of this form if it is known, or a pair of items and counts."""
     batch_form = frame_form(batch)
     if form is None and batch_form is not None and batch_form.shape != "reader":
@@ -182,7 +182,7 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piec
         raise InvalidParameter("an item occurs twice: add up the counts of equal items")
     typed = form.package in ("numpy", "pandas")
     types = tuple(_kept_type(column.dtype) for column in columns) if typed else ()
-    return Piece(replace(form, types=types), items, counts)
+    return CountRows(replace(form, types=types), items, counts)
 
 
 def _kept_type(dtype: Any) -> Any:
@@ -252,10 +252,10 @@ def release_sketch(
     # Clamped, because an error for too large a number would reveal it.
     largest = LARGEST_EXACT // plan.steps_of_count
     rng: Rng = SecureRng() if seed is None else SeededRng(seed)
-    rule, cut = Nonzero.PROMISED, Cut()
+    rule, cut = Nonzero.PROMISED, Subtracted()
     if plan.releases_offset:
-        rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
+        rule, cut = Nonzero.TOP_K, Subtracted(min(subtracted, largest))
     # The session subtracts this amount again.
     whole = np.minimum(counts, largest) + cut.subtracted
-    block = [Piece(ARROW, columns, whole)]
+    block = [CountRows(ARROW, columns, whole)]
     return release_blocks([block], begin(plan, rng, cut), rule, names, distinct=True)

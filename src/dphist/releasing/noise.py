@@ -72,7 +72,7 @@ def check_counts(counts: object, *, lattice: int) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False)
-class Cut(Secret):
+class Subtracted(Secret):
     """What is subtracted from every count before noise is added.
 
     `floor` is the count of rank k + 1 in a top-k step, and secret. `lower` is the fixed lower threshold: counts
@@ -122,7 +122,7 @@ class NoiseSession:
 
     plan: Plan
     rng: Rng
-    cut: Cut
+    cut: Subtracted
     shared: int = field(default=0, repr=False)
     offset: int = field(default=0, repr=False)
 
@@ -194,13 +194,13 @@ class NoiseSession:
         return tuple(noisy_sums)
 
 
-def begin(plan: Plan, rng: Rng, cut: Cut | None = None) -> NoiseSession:
+def begin(plan: Plan, rng: Rng, cut: Subtracted | None = None) -> NoiseSession:
     """Start a session: draw the noise that all batches share, and the noise of the offset if there is one.
 
     For a count C that a top-k step subtracts, the noisy offset is C + (Z - W)/lattice by the rule `opposite` and
     C + Z/lattice by the rule `independent`, with noise Z of its own.
     """
-    cut, noise = cut or Cut(), plan.noise
+    cut, noise = cut or Subtracted(), plan.noise
     if isinstance(noise, LaplaceNoise):
         return NoiseSession(plan, rng, cut)
     if not isinstance(noise, LatticeNoise):
@@ -218,7 +218,7 @@ def _draw_shared(noise: LatticeNoise, rng: Rng) -> int:
     return int(DiscreteGaussian(noise.variance_shared).draw(1, rng)[0])
 
 
-def rehearse(plan: Plan) -> None:
+def check_drawing(plan: Plan) -> None:
     """Draw noise for a synthetic count: noise that cannot be drawn must be an error before events are read."""
     one, first = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     session, sums = begin(plan, SeededRng(0)), [one] * len(plan.summed)
@@ -231,7 +231,7 @@ def rehearse(plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class CountRows:
     """Rows of a histogram: the item's columns, true counts, and sums in steps."""
 
     form: Form
@@ -240,18 +240,18 @@ class Piece:
     sums: tuple[IntArray, ...] = field(default=(), repr=False)
     size: int = field(default=0, repr=False)  # bytes, if blocks are limited by them
 
-    def part(self, start: int, stop: int) -> Piece:
+    def part(self, start: int, stop: int) -> CountRows:
         """Consecutive rows, not copied: they keep the whole piece in memory."""
         items, sums = (tuple(column[start:stop] for column in columns) for columns in (self.items, self.sums))
-        return Piece(self.form, items, self.counts[start:stop], sums)
+        return CountRows(self.form, items, self.counts[start:stop], sums)
 
 
-def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Iterator[list[Piece]]:
+def blocks(pieces: Iterable[CountRows], size: int, most: int | None = None) -> Iterator[list[CountRows]]:
     """Blocks of exactly `size` rows (the last one may be smaller), independent of how the pieces were cut.
 
     A block ends earlier once its pieces hold `most` bytes.
     """
-    block: list[Piece] = []
+    block: list[CountRows] = []
     room = size
     held = 0
     for piece in pieces:
@@ -274,16 +274,16 @@ def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Itera
         yield block
 
 
-def engine_pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
+def engine_pieces(counted: Counted, plan: Plan) -> Iterator[CountRows]:
     """The batches of an engine, after an empty one that has their types."""
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in counted.schema], schema=counted.schema)
     width = len(counted.schema) - len(plan.summed) - 1
     for batch in chain([empty], counted.batches()):
         counts, *sums = (as_numpy(column) for column in batch.columns[width:])
-        yield Piece(ARROW, tuple(batch.columns[:width]), counts, tuple(sums), batch.nbytes)
+        yield CountRows(ARROW, tuple(batch.columns[:width]), counts, tuple(sums), batch.nbytes)
 
 
-def counts_of(block: list[Piece]) -> IntArray:
+def counts_of(block: list[CountRows]) -> IntArray:
     return block[0].counts if len(block) == 1 else np.concatenate([piece.counts for piece in block])
 
 
@@ -302,7 +302,7 @@ class Total:
 
 
 def release_blocks(
-    blocks: Iterable[list[Piece]],
+    blocks: Iterable[list[CountRows]],
     session: NoiseSession,
     rule: Nonzero,
     names: Names,
@@ -383,7 +383,9 @@ class Job:
         """Start the noise; `at_rank` is the true count at the task's rank, and secret."""
         top_k = self.rule is Nonzero.TOP_K
         difference = top_k and self.request.offset == "none"
-        return begin(self.plan, self.rng, Cut(at_rank if top_k else 0, self.request.lower_threshold, difference))
+        return begin(
+            self.plan, self.rng, Subtracted(at_rank if top_k else 0, self.request.lower_threshold, difference)
+        )
 
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""

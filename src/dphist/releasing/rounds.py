@@ -298,7 +298,7 @@ def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Any
     return job.complete(release)
 
 
-def rehearse_rounds(plan: Plan) -> None:
+def check_drawing_of_rounds(plan: Plan) -> None:
     """Make every law of the noise: noise that cannot be drawn must be an error before events are read."""
     noise, rng = rounds_noise(plan), SeededRng(0)
     variances = {noise.variance / part for part in (*noise.parts, noise.sizes)}

@@ -242,7 +242,7 @@ def engine_for(request: Request) -> Engine:
 
 def plan_request(request: Request, engine: Engine) -> Plan:
     """The certified plan of a request. The only data read is the length of a public list of items."""
-    from dphist.releasing.noise import rehearse
+    from dphist.releasing.noise import check_drawing
 
     public = None if request.items is None else request.listed_items()
     size = None if public is None else engine.size(public)
@@ -251,14 +251,14 @@ def plan_request(request: Request, engine: Engine) -> Plan:
     if request.in_rounds:
         return _plan_rounds(request, size)
     plan = _plan(request, size)
-    rehearse(plan)
+    check_drawing(plan)
     return plan
 
 
 def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     from dphist.certificate.proof import certify_again
     from dphist.planning.rounds import plan_rounds
-    from dphist.releasing.rounds import rehearse_rounds
+    from dphist.releasing.rounds import check_drawing_of_rounds
 
     account = account_of(request)
     gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
@@ -267,7 +267,7 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
         gaussian=gaussian,
         sums=request.bounds, weights=request.weights or None,
     )  # fmt: skip
-    rehearse_rounds(plan)
+    check_drawing_of_rounds(plan)
     return certify_again(plan)
 
 

@@ -32,7 +32,7 @@ from pyarrow import ArrowException, ipc
 
 from dphist.certificate.cells import digest_of_values
 from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
-from dphist.certificate.request import SketchRequest as RecordedSketch
+from dphist.certificate.request import SketchRequest
 from dphist.certificate.schema import output_of
 from dphist.certificate.text import parse_certificate, same_json
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
@@ -56,7 +56,7 @@ from dphist.model import Budget, Plan
 from dphist.outputs.stores import StoreError, read_table
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import place_table
-from dphist.publishing import lock_folder, own_workplaces, place, publish, sweep
+from dphist.publishing import lock_folder, own_work_folders, place, publish, remove_leftovers
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
 
 
 @dataclass(frozen=True)
-class SketchRequest:
+class SketchBooking:
     """The parts of a `Request` that booking a sketch needs."""
 
-    options: RecordedSketch
+    options: SketchRequest
     ledger: str | os.PathLike[str] | None
     dataset: str | None
     id: None = None
@@ -190,7 +190,7 @@ class SketchRequest:
     def to_dict(self) -> dict[str, Any]:
         return self.options.to_dict()
 
-    def recorded(self) -> RecordedSketch:
+    def recorded(self) -> SketchRequest:
         return self.options
 
 
@@ -203,7 +203,7 @@ class Attempt:
     noted for an id; `noted` is False if the ledger could not note a failure.
     """
 
-    request: Request | SketchRequest
+    request: Request | SketchBooking
     placed: Callable[[Any], None] | None
     run: dict[str, Any] | None = None
     earlier: Booking | None = None
@@ -318,7 +318,7 @@ class Attempt:
         return {**facts, "summary": summary}
 
 
-def _rehearse_certificate(plan: Plan, request: Request | SketchRequest) -> Any:
+def _rehearse_certificate(plan: Plan, request: Request | SketchBooking) -> Any:
     """The guarantee as the certificate will state it; an error, before anything is booked, if it cannot."""
     from dphist import __version__
     from dphist.certificate.proof import plan_of
@@ -338,7 +338,7 @@ def _rehearse_certificate(plan: Plan, request: Request | SketchRequest) -> Any:
 
 @contextmanager
 def booked_attempt(
-    request: Request | SketchRequest, placed: Callable[[Any], None] | None = None
+    request: Request | SketchBooking, placed: Callable[[Any], None] | None = None
 ) -> Iterator[Attempt]:
     """Add to any failure what stays booked: to its message, and as attributes (see `DphistError`).
 
@@ -386,7 +386,7 @@ def _add_booking(error: BaseException, attempt: Attempt) -> None:
             error.release = attempt.release  # type: ignore[attr-defined]
 
 
-def check_ledger(request: Request | SketchRequest, target: Any) -> None:
+def check_ledger(request: Request | SketchBooking, target: Any) -> None:
     """Raise unless the ledger exists, has the dataset, and is not the release's own output."""
     if request.ledger is None:
         return
@@ -478,7 +478,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
                 f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is "
                 "not drawn twice for one booking: restore the file, or choose another id, which books again"
             )
-    sweep(target.certificate_path.parent)
+    remove_leftovers(target.certificate_path.parent)
     return None if found is None else _release_from(found, request, target)
 
 
@@ -511,7 +511,7 @@ def _finish(request: Request, booking: Booking, target: Target) -> None:
     final = target.certificate_path
     finish = _finish_table if target.is_database else _finish_file
     try:
-        for work in own_workplaces(final.parent):
+        for work in own_work_folders(final.parent):
             text = _noted_certificate(work, booking)
             if text is None:
                 continue

@@ -23,7 +23,7 @@ from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.facts import Facts, Rounds, Rows, Selection, curve_of, digits_of, rows_of, selection_of
+from dphist.report.facts import Facts, ReleasedRows, Rounds, Selection, curve_of, digits_of, rows_of, selection_of
 from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
@@ -471,7 +471,7 @@ def release_chart(release: Release) -> Chart:
     return drawn if release.private else _with_warning(drawn)
 
 
-def counts_chart(rows: Rows, most: int) -> Chart:
+def counts_chart(rows: ReleasedRows, most: int) -> Chart:
     """The largest counts of a release, with their intervals if there are any."""
     shown = min(most, rows.total)
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)

@@ -54,7 +54,7 @@ _SELECTION_POINTS: Final = 121
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """A column of texts as `label_item` makes them, of numbers rounded to `digits`, of margins, or of intervals.
 
     A missing item is None, and an empty one an empty text. The values of intervals are their lower ends; `half` is
@@ -82,14 +82,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ReleasedRows:
     """All released rows in columns, the largest counts first.
 
     Each number comes before its margin or its interval at `level`. `width` is half the interval of a count, if the
     release has no intervals and they can be computed.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     items: tuple[str, ...]
     count: str
     total: int
@@ -149,7 +149,7 @@ def digits_of(deviation: float) -> int:
     return max(0, 1 - math.floor(math.log10(deviation)))
 
 
-def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -> Rows:
+def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -> ReleasedRows:
     """The rows of a release from its Arrow table."""
     name, asked = count_column(request, table), request.interval
     place, in_rounds = table.column_names.index(name), plan.noise.in_rounds
@@ -172,9 +172,9 @@ def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -
             continue
         values = _round_all(numbers[title][by_size], digits[title])
         if in_rounds and title == MARGIN:
-            columns.append(Column(f"{MARGIN} ({100 * level:g} %)", "margin", values, digits[name]))
+            columns.append(ReportColumn(f"{MARGIN} ({100 * level:g} %)", "margin", values, digits[name]))
             continue
-        columns.append(Column(_printable(title), "number", values, digits[title]))
+        columns.append(ReportColumn(_printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # An interval follows its number, or the standard error of its number.
         follows = base in bounded and (title != base or f"{base}_standard_error" not in numbers)
@@ -182,8 +182,8 @@ def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -
             low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
             label = f"{100 * level:g} % interval" + (f" of {_printable(base)}" if len(bounded) > 1 else "")
             half = width if base == name else None
-            columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
-    return Rows(
+            columns.append(ReportColumn(label, "interval", low, digits[base], upper=high, half=half))
+    return ReleasedRows(
         tuple(columns), tuple(column.name for column in columns[:place]), _printable(name), table.num_rows, width,
         level,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def _numbers(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_pylist(), dtype=np.int64 if whole else np.float64)
 
 
-def _text_column(name: str, column: Any) -> Column:
+def _text_column(name: str, column: Any) -> ReportColumn:
     import pyarrow as pa
 
     try:
@@ -210,7 +210,7 @@ def _text_column(name: str, column: Any) -> Column:
         for value in values
     )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(_printable(name), "text", tuple(texts), by_number=is_number)
+    return ReportColumn(_printable(name), "text", tuple(texts), by_number=is_number)
 
 
 def _printable(name: str) -> str:
@@ -417,7 +417,7 @@ class Facts:
     verified: Verification
     origin: Origin
     kind: CountsKind
-    rows: Rows
+    rows: ReleasedRows
     selection: Selection | None
     curve: tuple[tuple[float, float], ...]
     rounds: Rounds | None
@@ -500,7 +500,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     )  # fmt: skip
 
 
-def largest_users(rows: Rows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
+def largest_users(rows: ReleasedRows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
     """Users of the largest item, apart from noise; a sketch overestimates them by at most the offset."""
     spare = (counts["offset"] or 0.0) if kind == "sketch" else 0.0
     return rows.counts[0] - spare if rows.total else None

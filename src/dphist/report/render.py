@@ -18,7 +18,7 @@ from dphist.display import printable
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, Rows, gather_facts
+from dphist.report.facts import Facts, ReleasedRows, gather_facts
 
 # Marks the files that a later report may replace.
 PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
@@ -128,7 +128,7 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
-def page_data(rows: Rows) -> tuple[str, int]:
+def page_data(rows: ReleasedRows) -> tuple[str, int]:
     """The rows for the page's script as JSON, and how many of them fit."""
     shown = rows.total
     while True:
@@ -143,7 +143,7 @@ def _finite(values: Sequence[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def _page_json(rows: Rows, shown: int) -> str:
+def _page_json(rows: ReleasedRows, shown: int) -> str:
     """JSON without `<`, so that it cannot end its script."""
     columns: list[dict[str, Any]] = []
     for column in rows.columns:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
-from dphist.outputs.write import Kept, refuse_overwriting
+from dphist.outputs.write import ProtectedFile, refuse_overwriting
 from dphist.publishing import write_file
 from dphist.report.charts import PLOTS, require_plotting
 from dphist.report.render import PAGE_MARK
@@ -28,7 +28,7 @@ def is_replaceable(path: Path) -> bool:
     return not head or (head.startswith(b"<!doctype html>") and PAGE_MARK.encode() in head)
 
 
-def check_report(path: Path, kept: Sequence[Kept], *, force: bool) -> None:
+def check_report(path: Path, kept: Sequence[ProtectedFile], *, force: bool) -> None:
     """Raise if a report could not be written there. Files in `kept` are never replaced."""
     if re.match(r"[\w+.-]{2,}:/", str(path)):
         raise InvalidParameter("a report is written to a local file, not to an object store")
@@ -39,7 +39,7 @@ def check_report(path: Path, kept: Sequence[Kept], *, force: bool) -> None:
     check_place(path, force=force)
 
 
-def write_report(page: str, path: Path, kept: Sequence[Kept], *, force: bool) -> None:
+def write_report(page: str, path: Path, kept: Sequence[ProtectedFile], *, force: bool) -> None:
     """Check once more, because time has passed, and write."""
     check_report(path, kept, force=force)
     write_file(path, page.encode(), force=force)

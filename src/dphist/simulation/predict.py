@@ -12,9 +12,9 @@ from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.model import LatticeNoise, Noise, Plan
-from dphist.planning.utility import LatticeTails, Passed, count_noise, moments_with_offset
+from dphist.planning.utility import LatticeTails, ReleaseMoments, count_noise, moments_with_offset
 from dphist.proof.numerics import FloatArray, IntArray
-from dphist.releasing.noise import Cut, begin
+from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng
 from dphist.simulation.population import NOTICE, Population, Zipf
 
@@ -148,7 +148,7 @@ def _totals_of_cap(plan: Plan, items: Items) -> Totals:
         return np.asarray(np.bincount(law.place, weight * values, items.truth.size), dtype=np.float64)
 
     passed = noise.moments_if_passed(law.left, items.truth[law.place])
-    counts = Passed(over(passed.probability), over(passed.error), over(passed.distance))
+    counts = ReleaseMoments(over(passed.probability), over(passed.error), over(passed.distance))
     return sum_over_items(counts, over(noise.tails.above(noise.first(law.left)).mass * law.left), items)
 
 
@@ -173,11 +173,11 @@ def _normal(plan: Plan, items: Items) -> Totals:
     beyond, at = above(truth)
     over = (mean - truth) * beyond + deviation * at
     # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the truth.
-    passed = Passed(probability, error, np.where(truth < threshold, error, 2.0 * over - error))
+    passed = ReleaseMoments(probability, error, np.where(truth < threshold, error, 2.0 * over - error))
     return sum_over_items(passed, mean * probability + items.variance / deviation * density, items)
 
 
-def sum_over_items(counts: Passed, kept: FloatArray, items: Items) -> Totals:
+def sum_over_items(counts: ReleaseMoments, kept: FloatArray, items: Items) -> Totals:
     probability, truth, number = counts.probability, items.truth, items.number
     return Totals(
         released=float(probability @ number),
@@ -257,7 +257,7 @@ def trial(
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
-    released = begin(plan, SeededRng(seed), Cut(floor)).release(counts, no_sums)
+    released = begin(plan, SeededRng(seed), Subtracted(floor)).release(counts, no_sums)
     index, values, total = released.index, released.values, int(whole.sum())
     if largest is not None and not top:
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])

@@ -17,7 +17,7 @@ from dphist.certificate.schema import Findings
 from dphist.errors import InvalidParameter
 from dphist.model import Plan, RoundsNoise
 from dphist.planning.estimate import choose_limit, estimate
-from dphist.planning.utility import Passed
+from dphist.planning.utility import ReleaseMoments
 from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.rounds import (
     Found,
@@ -214,7 +214,7 @@ def totals_in_rounds(plan: Plan, population: Population) -> Totals:
     keeps = ahead[0].kept
     items = Items(counts, number, keeps, np.zeros_like(keeps))
     none = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(counts @ number))
-    return none.plus(sum_over_items(Passed(chance, error, distance), chance * keeps, items))
+    return none.plus(sum_over_items(ReleaseMoments(chance, error, distance), chance * keeps, items))
 
 
 def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntArray, seed: int) -> Measurement:

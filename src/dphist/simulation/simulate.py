@@ -129,7 +129,7 @@ def predict(budget: Budget, population: Population, kind: Kind, value: int | str
     )
 
 
-def default_caps(largest: int) -> tuple[int, ...]:
+def default_limits(largest: int) -> tuple[int, ...]:
     """The standard limits, up to the first that drops nothing."""
     below = tuple(limit for limit in DEFAULT_LIMITS if limit < largest)
     return (*below, *DEFAULT_LIMITS[len(below) : len(below) + 1])
@@ -263,7 +263,7 @@ def simulate(
     epsilon: float,
     delta: float,
     zipf: Zipf | Sequence[float] | str | None = None,
-    caps: Sequence[int] | None = None,
+    limits: Sequence[int] | None = None,
     tops: Sequence[int] | None = None,
     goal: str = "counts",
     **columns: Any,
@@ -273,8 +273,8 @@ def simulate(
     `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
     `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent, items, users)
     or (exponent, items, users, mean items per user). Candidates are the default with both of its goals, limits
-    (`caps`) and `tops` (an empty list for none). The recommendation is for the `goal`: accurate `counts`, many
-    `keys`, or little missing `mass`.
+    per user (`limits`) and `tops` (an empty list for none). The recommendation is for the `goal`: accurate `counts`,
+    many `keys`, or little missing `mass`.
 
     >>> import dphist
     >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
@@ -283,7 +283,7 @@ def simulate(
     """
     budget, wanted = Budget(epsilon, delta), one_of("goal", goal, get_args(Goal))
     # Checked before any data is read.
-    given_caps, given_tops = _whole_numbers("caps", caps), _whole_numbers("tops", tops)
+    given_limits, given_tops = _whole_numbers("limits", limits), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
         which = " or --zipf, not both" if zipf is not None else ", or --zipf for synthetic data"
         raise InvalidParameter(f"give public data{which}")
@@ -293,15 +293,15 @@ def simulate(
         raise InvalidParameter(f"synthetic data has no {next(iter(columns))!r}")
     else:
         population = zipf_from(zipf).population()
-    limits = default_caps(population.largest) if given_caps is None else given_caps
+    bounds = default_limits(population.largest) if given_limits is None else given_limits
     steps = [top for top in DEFAULT_TOPS if top < population.items] if given_tops is None else given_tops
     candidates = []
     with suppress(TooLarge):
         candidates += [predict(budget, population, "goal", one) for one in get_args(RoundsGoal)]
-    candidates += [predict(budget, population, "limit", limit) for limit in limits]
+    candidates += [predict(budget, population, "limit", limit) for limit in bounds]
     candidates += [predict(budget, population, "top", top) for top in steps]
     if not candidates:
-        raise InvalidParameter("there is no candidate: give --caps or --tops")
+        raise InvalidParameter("there is no candidate: give --limits or --tops")
     return Simulation(population, budget, wanted, tuple(candidates))
 
 

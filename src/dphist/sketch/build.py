@@ -201,11 +201,11 @@ def build_on_spark(
     require_pyspark()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from dphist.spark.counting import on_executors, pairs_of, rehearse, run
+    from dphist.spark.counting import check_executors, on_executors, pairs_of, run
 
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, events)
-        rehearse(session)
+        check_executors(session)
         schema = to_arrow_schema(pairs.schema, timezone="UTC")
         task = PartitionSketch(size, schema, tuple(column.name for column in events.items))
         # If the number of partitions followed the data, a user could change where others go.

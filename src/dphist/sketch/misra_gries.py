@@ -21,7 +21,7 @@ from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import check_target, write_release
 from dphist.releasing.histogram import checked_names, release_sketch
 from dphist.releasing.result import Release
-from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
+from dphist.releasing.spending import SketchBooking, booked_attempt, check_ledger
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
@@ -215,7 +215,7 @@ class MisraGries:
         recorded = sketch_request(
             certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=rounded, dataset=dataset
         )
-        request = SketchRequest(recorded, ledger, dataset)
+        request = SketchBooking(recorded, ledger, dataset)
         # Before anything is booked or drawn.
         if target is not None:
             check_target(target, force=force, columns=[*self._kind.names, count_name])

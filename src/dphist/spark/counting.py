@@ -54,7 +54,7 @@ T = TypeVar("T")
 ENTRY: Final = "entry"
 SUM: Final = re.compile(r"v\d+")  # item columns are i0, i1, ...
 STOPPED: Final = "{what} cannot be counted: Spark failed, or it contains values that cannot be read"
-_rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
+_checked_sessions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class SparkEngine(SessionKeeper):
     def rounds(self, task: RoundsTask, progress: Progress | None = None) -> Iterator[SparkRounds]:
         with self._session(task.events) as session, report_progress(session, progress), ExitStack() as kept:
             counted = read_rounds(session, task, kept)
-            rehearse(session)
+            check_executors(session)
             yield counted
 
     @contextmanager
@@ -98,7 +98,7 @@ class SparkEngine(SessionKeeper):
                 frame = with_all_entries(entries, frame, items, sum_names(task.values))
             elif task.lower_threshold > 1:
                 frame = frame.where(frame[COUNT] >= task.lower_threshold)
-            rehearse(session)
+            check_executors(session)
             rank = task.rank
             # With a rank the histogram is read twice.
             with nullcontext(frame) if rank is None else persist(frame) as counts:
@@ -165,9 +165,9 @@ def dphist_version(_batches: Iterator[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
 
-def rehearse(session: Any) -> None:
+def check_executors(session: Any) -> None:
     """Raise `InputError` if executors could not draw noise: before any event is read, once per session."""
-    if session in _rehearsed:
+    if session in _checked_sessions:
         return
     try:
         there = on_executors(session.range(1).coalesce(1), dphist_version, "version string").collect()[0][0]
@@ -184,7 +184,7 @@ def rehearse(session: Any) -> None:
             f"Spark's executors cannot draw noise: {problem}. They need this dphist: set PYSPARK_PYTHON to a "
             "Python that has it, or ship an environment with --spark-conf spark.archives=..."
         )
-    _rehearsed.add(session)
+    _checked_sessions.add(session)
 
 
 def pairs_of(
