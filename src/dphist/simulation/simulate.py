@@ -272,9 +272,9 @@ def simulate(
 
     `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
     `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent, items, users)
-    or (exponent, items, users, mean items per user). Candidates are the default with both of its goals, limits
-    per user (`limits`) and `tops` (an empty list for none). The recommendation is for the `goal`: accurate `counts`,
-    many `keys`, or little missing `mass`.
+    or (exponent, items, users, mean items per user). Candidates are the default with both of its goals, `limits`
+    per user and `tops` (an empty list for none). The recommendation is for the `goal`: accurate `counts`, many
+    `keys`, or little missing `mass`.
 
     >>> import dphist
     >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
