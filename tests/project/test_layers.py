@@ -11,7 +11,7 @@ import dphist
 PACKAGE = Path(dphist.__file__).parent
 # A package may import from the rows above its own, and from packages to its left in its own row.
 ROWS = (
-    ("errors", "display", "files", "publishing", "objects", "signatures"),
+    ("aliases", "errors", "display", "files", "publishing", "objects", "signatures"),
     ("model",),
     ("proof",),
     ("certificate",),
