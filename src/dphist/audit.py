@@ -245,7 +245,7 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist audit --json`."""
-        fields = {name: value for name, value in vars(self).items() if name != "certificate"}
+        fields = {name: value for name, value in vars(self).items() if name != "proof"}
         return {**fields, "delta_certified": self.proof.delta, "contradicts": self.contradicts}
 
     def __str__(self) -> str:

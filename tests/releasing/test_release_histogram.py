@@ -432,7 +432,7 @@ def with_noise(plan: Plan, **changes: Any) -> Plan:
 def test_unsound_plans_are_refused() -> None:
     assert isinstance(CSH.noise, LatticeNoise)
     tampered = [
-        with_noise(CSH, limit=CSH.noise.tau_steps * 9 // 10),
+        with_noise(CSH, tau_steps=CSH.noise.tau_steps * 9 // 10),
         with_noise(CSH, variance=CSH.noise.variance * Fraction(8, 10), variance_shared=Fraction(0)),
         with_noise(CSH, variance_shared=Fraction(0)),
         dataclasses.replace(CSH, contract=Contract(25)),

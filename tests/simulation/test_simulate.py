@@ -209,7 +209,7 @@ def test_default_limits() -> None:
         ({"zipf": "1,10,10,9"}, "at least 1 item"),
         ({"zipf": "1,10,10", "user": "u"}, "synthetic data has no 'user'"),
         ({"zipf": "1,1000,10", "goal": "all"}, "goal must be 'counts' or 'keys' or 'mass', not 'all'"),
-        ({"zipf": "1,1000,10", "caps": [0]}, "each of the caps"),
+        ({"zipf": "1,1000,10", "limits": [0]}, "each of the limits"),
         ({"zipf": "1,1000,10", "tops": [True]}, "each of the tops"),
         ({"source": "x.csv", "user": "u"}, "give the column of the item with item"),
         ({"source": "x.csv", "user": "u", "item": "i", "top": 3}, "simulate has no 'top'"),
@@ -271,7 +271,7 @@ def test_json_of_the_command(tmp_path: Path) -> None:
     assert (data["population"]["name"], data["population"]["pairs"]) == ("public.parquet", log.users.size)
     limits = ["--max-items-per-user 2", "--max-items-per-user 5"]
     assert [one["option"] for one in data["candidates"]] == ["--goal accuracy", "--goal keys", *limits]
-    assert data["recommended"]["cap"] in {2, 5}
+    assert data["recommended"]["limit"] in {2, 5}
     assert data["recommended"]["top"] is None
 
 
@@ -291,7 +291,7 @@ def test_a_plot_replaces_a_file_only_with_force(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*ZIPF, "--limits", "1,x"], "caps must be whole numbers"),
+        ([*ZIPF, "--limits", "1,x"], "limits must be whole numbers"),
         ([*ZIPF, "--plot", "a.txt"], "must end in"),
         (["--from", "x.csv"], "give the column of the user with user"),
     ],
