@@ -1,4 +1,4 @@
-"""Each package imports only from the layers above it."""
+"""Each room imports only from the layers below it in the picture of the page on architecture."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from pathlib import Path
 import dphist
 
 PACKAGE = Path(dphist.__file__).parent
-# A package may import from the rows above its own, and from packages to its left in its own row.
-ROWS = (
-    ("aliases", "errors", "display", "files", "publishing", "objects", "signatures"),
-    ("model",),
-    ("proof",),
-    ("certificate",),
-    ("sampling",),
-    ("paper",),
-    ("planning", "accounting"),
-    ("counting", "outputs"),
-    ("ledger",),
-    ("releasing",),
-    ("spark",),
-    ("sketch", "simulation", "audit", "opendp", "session"),
-    ("report",),
-    ("explore",),
-    ("cli",),
-)
-ORDER = [package for row in ROWS for package in row]
+PAGE = PACKAGE.parents[1] / "docs" / "architecture.md"
+
+
+def rows_of_the_picture() -> list[list[str]]:
+    """The rooms in each row of the picture, lowest row first."""
+    picture = re.search(r"^## Layers\n.*?^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert picture is not None
+    lines = [line.partition("  ")[0].split() for line in picture[1].splitlines()]
+    return [[re.sub(r"/$|\.py$", "", name) for name in line] for line in reversed(lines)]
+
+
+# A room may import from the rows below its own, and from rooms to its left in its own row.
+ORDER = [room for row in rows_of_the_picture() for room in row]
 # No randomness and no I/O.
 PURE = {"model", "proof", "paper", "planning", "accounting"}
 # Spark is an extra, loaded where a release chooses it.
@@ -55,14 +49,19 @@ def imported_names(path: Path) -> list[str]:
 
 
 def test_the_architecture_page_names_files_that_exist() -> None:
-    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"`((?:src/|tests/)?[\w/]+/[\w/]+\.py)`", page)
     assert len(named) > 20
     for name in named:
         assert (PACKAGE / name).exists() or (PACKAGE.parents[1] / name).exists(), name
 
 
-def test_imports_point_up() -> None:
+def test_the_picture_has_every_room_once() -> None:
+    rooms = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES}
+    assert sorted(ORDER) == sorted(rooms)
+
+
+def test_imports_go_down_in_the_picture() -> None:
     forbidden = []
     for path in SOURCES:
         package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -71,7 +70,7 @@ def test_imports_point_up() -> None:
             allowed.append("spark")
         for name in imported_names(path):
             first, _, rest = name.partition(".")
-            upward = first != "dphist" or rest == "__version__" or rest.split(".")[0] in allowed
-            if not upward or (package in PURE and first in IMPURE):
+            downward = first != "dphist" or rest == "__version__" or rest.split(".")[0] in allowed
+            if not downward or (package in PURE and first in IMPURE):
                 forbidden.append(f"{path} must not import {name}")
     assert not forbidden
