@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dphist.counting.task import (
     FINE_LIMIT,
@@ -23,6 +23,9 @@ from dphist.counting.task import (
 )
 from dphist.counting.workspace import LOOKS_LIKE_DATA, column_list, is_data, short_name
 from dphist.errors import InputError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
@@ -124,7 +127,7 @@ class Opened:
 
     relation: str
     columns: dict[str, tuple[str, str]]
-    readers: Sequence[Any] = ()
+    readers: Sequence[DuckDBPyConnection] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Source:
     open: Callable[[list[str]], Opened]
 
 
-def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
+def describe(connection: DuckDBPyConnection, relation: str) -> list[tuple[str, str]]:
     """Names and types of the columns of a FROM item."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return [(str(row[0]), str(row[1])) for row in rows]

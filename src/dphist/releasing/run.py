@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dphist.releasing.noise import Job
     from dphist.releasing.result import Release
     from dphist.sampling.rng import Rng
+    from dphist.spark.counting import SparkEngine
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
 _BLOCK_ROWS: Final = 1 << 20
@@ -224,7 +225,7 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
     engine.check(task)
 
 
-def engine_for(request: Request) -> Engine:
+def engine_for(request: Request) -> DuckDBEngine | SparkEngine:
     folder = Path(request.temp_folder) if request.temp_folder is not None else None
     resources = Resources(request.memory, request.threads, folder)
     if request.engine_name == "spark":
@@ -330,7 +331,12 @@ def rounds_task(plan: Plan, request: Request, events: Events, rng: Rng) -> Round
 
 
 def _in_rounds(
-    request: Request, plan: Plan, engine: Engine, events: Events, target: Target | None, attempt: Attempt
+    request: Request,
+    plan: Plan,
+    engine: DuckDBEngine | SparkEngine,
+    events: Events,
+    target: Target | None,
+    attempt: Attempt,
 ) -> Release:
     """Count and add noise in rounds. Spark also writes a `target` that is a folder."""
     from dphist.certificate.proof import Nonzero
@@ -341,12 +347,14 @@ def _in_rounds(
     task = rounds_task(plan, request, events, rng)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, rng, attempt.receipt)
     watch = _watch(request, "adding noise") or (lambda _share: None)
-    with engine.rounds(task, _watch(request, "counting")) as counted:
-        if engine.name == "spark":
-            from dphist.spark.rounds import release_rounds_on_spark
+    counting = _watch(request, "counting")
+    if isinstance(engine, DuckDBEngine):
+        with engine.rounds(task, counting) as counted:
+            return release_rounds(job, counted, watch)
+    from dphist.spark.rounds import release_rounds_on_spark
 
-            return release_rounds_on_spark(job, counted, target, attempt.note_written, watch)
-        return release_rounds(job, counted, watch)
+    with engine.rounds(task, counting) as on_spark:
+        return release_rounds_on_spark(job, on_spark, target, attempt.note_written, watch)
 
 
 def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:
