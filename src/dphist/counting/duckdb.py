@@ -67,7 +67,6 @@ STOPPED: Final = "{what} cannot be counted: it is damaged, or contains values th
 @dataclass(eq=False)
 class DuckDBEngine(SessionKeeper["DuckDBSession"]):
     resources: Resources = field(default_factory=Resources)
-    name: str = field(default="duckdb", init=False)
 
     def check(self, task: Task) -> None:
         with self._session() as session:
@@ -100,7 +99,7 @@ class DuckDBEngine(SessionKeeper["DuckDBSession"]):
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         with self._session(progress) as session:
             pairs, what = session.pairs(task)
-            order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
+            order = sql.item_order(task.choice, pairs.items)
             query, items = sql.histogram(pairs, task.max_items_per_user, order, task.lower_threshold)
             at_rank = 0
             if task.rank is not None:
@@ -113,7 +112,7 @@ class DuckDBEngine(SessionKeeper["DuckDBSession"]):
                 query += f" ORDER BY {', '.join(items)}"
             # The reader of a relation streams; that of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
-            yield Histogram(reader.schema, at_rank, reader, session, what)
+            yield Histogram(at_rank, reader, session, what)
             # The noise has been drawn, so a failure to clean up is not an error: the session is about to end.
             with suppress(Exception):
                 reader.close()
@@ -267,11 +266,14 @@ def connect_duckdb(resources: Resources, folder: Path) -> DuckDBPyConnection:
 
 @dataclass(frozen=True)
 class Histogram:
-    schema: pa.Schema
     at_rank: int = field(repr=False)  # a true count
     reader: pa.RecordBatchReader
     session: DuckDBSession
     what: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reader.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while (batch := self.session.run(lambda: next(self.reader, None), self.what)) is not None:

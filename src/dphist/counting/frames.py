@@ -29,6 +29,7 @@ from dphist.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+    import pyarrow.dataset as ds
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
@@ -179,6 +180,11 @@ def is_relation(data: object) -> TypeGuard[DuckDBPyRelation]:
     return _names(data)[1] == "DuckDBPyRelation"
 
 
+def is_dataset(data: object) -> TypeGuard[ds.Dataset]:
+    # Importing `pyarrow.dataset` would import pandas.
+    return ("pyarrow._dataset", "Dataset") in ((base.__module__, base.__name__) for base in type(data).__mro__)
+
+
 def _names(data: object) -> tuple[str, str]:
     """The package and the name of a class: `isinstance` would import the package."""
     return type(data).__module__.partition(".")[0], type(data).__name__
@@ -186,8 +192,6 @@ def _names(data: object) -> tuple[str, str]:
 
 def frame_source(data: object, *, as_text: bool = False) -> ArrowSource:
     """The source of an object in memory. `as_text` writes numbers among objects like those of typed columns."""
-    import pyarrow.dataset as ds  # imports pandas
-
     if is_pandas_frame(data):
         return pandas_source(data, as_text=as_text)
     if is_polars_frame(data):
@@ -196,7 +200,7 @@ def frame_source(data: object, *, as_text: bool = False) -> ArrowSource:
         return arrow_source("the Arrow table", data.schema, lambda wanted: pa.table(data.select(wanted)))
     if isinstance(data, pa.RecordBatchReader):
         return reader_source(data)
-    if isinstance(data, ds.Dataset):
+    if is_dataset(data):
         # Little read-ahead: DuckDB's limit does not cover Arrow's memory.
         scanner = partial(data.scanner, batch_size=BATCH, batch_readahead=1, fragment_readahead=1)
         return arrow_source("the Arrow dataset", data.schema, lambda wanted: scanner(wanted).to_reader())

@@ -129,8 +129,7 @@ class DuckDBRounds(Secret):
         with self._arrays(rows):
             self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
         if self._rows(f"SELECT 1 FROM {USERS} WHERE {ITEMS} > {most} LIMIT 1"):
-            order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
-            self._rows(drop_beyond(pairs, most, order))
+            self._rows(drop_beyond(pairs, most, sql.item_order(task.choice, pairs.items)))
         self._create(NAMES, numbered_items(pairs, self.listed, task.ordered))
         self.items = int(self._rows(f"SELECT count(*) FROM {NAMES}")[0][0])
         several = f"FROM {USERS}" + (f" WHERE {ITEMS} > 1" if task.alone else "")
@@ -151,11 +150,6 @@ class DuckDBRounds(Secret):
         self._live = ""  # before the first round
         self._on_lists = np.ones(self.items, bool)
         self._found: IntArray | None = None
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        query = f"SELECT {', '.join(self.pairs.items)} FROM {NAMES} LIMIT 0"
-        return self.session.table(query, self.what).schema
 
     @cached_property
     def known(self) -> NDArray[np.bool_]:

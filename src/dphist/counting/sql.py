@@ -17,6 +17,7 @@ from dphist.counting.task import (
     FINE_LIMIT,
     FINE_STEPS,
     LONGEST_VALUE,
+    Choice,
     Events,
     Value,
     vectors_of,
@@ -198,6 +199,11 @@ class Relation:
         rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation})"
         present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
         return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
+
+
+def item_order(choice: Choice, items: list[str]) -> str:
+    """The keyed order in which a user's items are chosen."""
+    return (portable_order if choice.portable else fast_order)(choice.key, items)
 
 
 def fast_order(key: bytes, items: list[str]) -> str:

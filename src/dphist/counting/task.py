@@ -259,10 +259,6 @@ class RoundsCount(Protocol):
     """
 
     @property
-    def schema(self) -> pa.Schema:
-        """The item columns, under any names."""
-
-    @property
     def items(self) -> int:
         """The number of items: those that a user keeps, and those known in advance."""
 
@@ -316,10 +312,6 @@ class Engine(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
-
-    @property
-    def name(self) -> str:
-        """The name of the engine, duckdb or spark."""
 
     def size(self, public_items: Events) -> int:
         """The number of distinct items in a public list."""

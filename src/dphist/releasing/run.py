@@ -149,7 +149,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             if request.in_rounds:  # 5. and 6. for each round
                 result = attempt.release = _in_rounds(request, planned, engine, events, target, attempt)
             else:
-                job = _prepare_job(request, planned, engine, events, attempt.receipt)
+                job = _prepare_job(request, planned, events, attempt.receipt)
                 assert isinstance(job.task, Task)
                 with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
                     result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
@@ -290,9 +290,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 # 5. Count.
 
 
-def _prepare_job(
-    request: Request, plan: Plan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
-) -> Job:
+def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Mapping[str, Any] | None) -> Job:
     """Define what to count."""
     from dphist.certificate.proof import Nonzero, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job
@@ -301,7 +299,7 @@ def _prepare_job(
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
-    ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
+    ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and request.engine_name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
         cap = None  # no limit on items per user is needed, and one would only drop events
     task = Task(

@@ -250,9 +250,10 @@ def trial(
     limit = None if top else limit
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, limit=limit).released
-    whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
+    each = population.number.astype(np.int64)
+    whole = np.repeat(population.counts, each).astype(np.int64)
     # Independent of the noise, which has the same seed.
-    generator, each = np.random.default_rng([seed, 1]), population.number.astype(np.int64)
+    generator = np.random.default_rng([seed, 1])
     trials, chance = lost_users(population.counts, *population.under(limit))
     lost = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
     counts = (whole - lost)[: counted.items]

@@ -71,10 +71,6 @@ class ExpectedCounts:
         return self.population.under(self.noise.most_items)[0]
 
     @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([("item", pa.int64())])
-
-    @property
     def items(self) -> int:
         return self.place.size
 

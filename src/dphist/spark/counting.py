@@ -63,7 +63,6 @@ class SparkEngine(SessionKeeper[SparkSession]):
 
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
-    name: str = field(default="spark", init=False)
 
     def _session(self, events: Events) -> AbstractContextManager[Any]:
         new = partial(session_for, events.source, self.resources, self.cluster)
