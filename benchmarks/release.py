@@ -114,9 +114,8 @@ def make_events(path: Path, events: int, text: bool) -> None:
         for start in range(0, events, CHUNK):
             n = min(CHUNK, events - start)
             rank = np.minimum(np.searchsorted(weight, generator.random(n)), KEYS - 1)
-            item = pa.array(key[rank])
-            if text:
-                item = pc.binary_join_element_wise("the word", item.cast(pa.string()), " ")
+            number = pa.array(key[rank])
+            item = pc.replace_substring_regex(number.cast(pa.string()), "^", "the word ") if text else number
             user = pa.array(generator.integers(0, max(1, events // EVENTS_A_USER), n))
             writer.write_table(pa.table([user, item], schema=kinds))
     part.rename(path)

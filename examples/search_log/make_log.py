@@ -155,7 +155,7 @@ def search_log(events: int, seed: int) -> Any:
     return pa.table(
         {
             "user_id": pa.array(names).take(pa.array(user[order])),
-            "query": pa.array(texts).take(pa.array(query[order])),
+            "query": pa.array(texts).take(query[order]),
             "day": pa.array(np.datetime64(FIRST_DAY, "D") + day[order]),
             "country": pa.array(COUNTRIES).take(pa.array(country[user[order]])),
         }

@@ -23,7 +23,17 @@ import dphist
 from dphist.certificate.request import Column
 from dphist.counting.task import Resources, RoundsTask, Task, Value
 from dphist.errors import InputError
-from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
+from engine_cases import (
+    EMBEDDED,
+    WITHOUT_CLUSTER,
+    Factory,
+    RoundsFactory,
+    by_engine,
+    histogram,
+    is_spark,
+    rows_of,
+    task,
+)
 from scheduling import crossed
 
 SECRET = "S3CR3T-cell"
@@ -154,7 +164,7 @@ REPEATED_CASTS: list[dict[str, Any]] = [
     ids=str,
 )
 def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
-    engine: Factory, tmp_path: Path, asked: dict[str, Any], more: dict[str, Any]
+    engine: RoundsFactory, tmp_path: Path, asked: dict[str, Any], more: dict[str, Any]
 ) -> None:
     good = "".join(f"{k},{'abc'[k % 3]},202{k % 4}-0{1 + k % 9}-11,{k % 10}\n" for k in range(40))
     paths = [tmp_path / "good.csv", tmp_path / "bad.csv"]

@@ -17,6 +17,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from dphist.aliases import ArrowArray
 from dphist.counting.task import Resources
 from dphist.errors import InputError
 from engine_cases import (
@@ -164,8 +165,8 @@ def test_text_of_an_arrow_file_that_is_not_utf8_is_missing(engine: Factory, tmp_
     """It does not make the file unreadable; what would crash a reader does (test_quotes)."""
     cells = [b"tea", b"\xff\xfe", b"milk", b"a text of more than twelve bytes \xc3", b"tea"]
     text = pa.array(cells, pa.binary()).view(pa.string())
-    parts = pa.array(range(len(cells) + 1), pa.int32())
-    item = {
+    parts: Any = pa.array(range(len(cells) + 1), pa.int32())
+    forms: dict[str, Callable[[], ArrowArray]] = {
         "text": lambda: text,
         "long": lambda: pa.array(cells, pa.large_binary()).view(pa.large_string()),
         "view": lambda: pa.array(cells, pa.binary_view()).view(pa.string_view()),
@@ -174,8 +175,10 @@ def test_text_of_an_arrow_file_that_is_not_utf8_is_missing(engine: Factory, tmp_
         "fixed": lambda: pa.FixedSizeListArray.from_arrays(text, 1),
         "struct": lambda: pa.StructArray.from_arrays([text], ["name"]),
         "map": lambda: pa.MapArray.from_arrays(parts, pa.array(["a", "b", "c", "d", "a"]), text),
-    }[form]()
-    pa.feather.write_feather(pa.table({"user": range(5), "item": item}), tmp_path / "x.arrow", compression="lz4")
+    }
+    pa.feather.write_feather(
+        pa.table({"user": range(5), "item": forms[form]()}), tmp_path / "x.arrow", compression="lz4"
+    )
     found = histogram(engine, task(tmp_path / "x.arrow"))
     assert sorted(found.values()) == [1, 2]
     (rare, often) = sorted(found, key=found.__getitem__)
@@ -195,7 +198,7 @@ def test_collations_are_ignored(engine: Factory, tmp_path: Path) -> None:
     assert histogram(engine, task(path, public_items=listed)) == {"resume": 401, "RESUME": 0}
 
 
-UNIONS = [
+UNIONS: list[tuple[Any, Any, bool]] = [
     (pa.int64(), pa.float64(), False), (pa.int32(), pa.float32(), False), (pa.float64(), pa.string(), False),
     (pa.int64(), pa.string(), False), (pa.decimal128(5, 2), pa.string(), False),
     (pa.int64(), pa.decimal128(5, 2), False), (pa.date32(), pa.timestamp("us"), False),

@@ -13,10 +13,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from dphist.counting.duckdb import connect_duckdb
 from dphist.counting.expressions import CONSTANT_ARGUMENTS, FUNCTIONS, TYPES, bind
 from dphist.counting.sql import name
 from dphist.counting.task import Resources
-from dphist.counting.workspace import connect_duckdb
 from dphist.errors import InputError
 
 # Expressions that `bind` accepts, for some types.

@@ -67,7 +67,7 @@ def write_long(path: Path, rows: int, length: int) -> None:
             database.commit()
         return
     schema = pa.schema([("user", pa.string()), ("item", pa.string())])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for first in range(0, rows, 16):
             some = [next(pairs) for _ in range(min(16, rows - first))]
             writer.write_table(pa.table(list(zip(*some, strict=True)), schema=schema))

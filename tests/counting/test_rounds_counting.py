@@ -24,6 +24,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import strategies as st
 
+from dphist.aliases import ArrowArray
 from dphist.certificate.request import Column
 from dphist.counting import rounds
 from dphist.counting.duckdb import DuckDBEngine
@@ -42,7 +43,7 @@ from engine_cases import (
     FILES,
     KEY,
     OBJECTS,
-    Factory,
+    RoundsFactory,
     Rows,
     as_stream,
     drawn,
@@ -77,7 +78,7 @@ def by_parts(wanted: RoundsTask, y: int, weight: int, k: int) -> int:
 
 
 def check(
-    engine: Factory,
+    engine: RoundsFactory,
     wanted: RoundsTask,
     rows: Rows,
     known: dict[Item, Item | None] | None = None,
@@ -99,7 +100,8 @@ def check(
     single = {user for user, items in full.items() if len(items) == 1} if wanted.alone else set()
     lists = {user: items for user, items in kept.items() if user not in single}
     with engine(Resources(threads=2)).rounds(wanted) as counted:
-        columns = [column.to_pylist() for column in counted.rows(np.arange(counted.items))]
+        every_item = counted.rows(np.arange(counted.items))
+        columns, kinds = [column.to_pylist() for column in every_item], [column.type for column in every_item]
         names: list[Any] = list(zip(*columns, strict=True))
         if wanted.listed:
             assert sorted(names, key=repr) == sorted(known, key=repr)
@@ -154,7 +156,7 @@ def check(
             assert list(zip(*(column.tolist() for column in measured), strict=True)) == expected
             shown = [column.to_pylist() for column in counted.rows(found)]
             assert shown == [[column[number] for number in found] for column in columns]
-            assert [column.type for column in counted.rows(found)] == [part.type for part in counted.schema]
+            assert [column.type for column in counted.rows(found)] == kinds
 
 
 tables = st.lists(
@@ -176,7 +178,7 @@ def entries(known: dict[Item, Item | None]) -> Events:
     seed=st.integers(0, 999),
 )  # fmt: skip
 def test_rounds_are_those_of_brute_force(
-    engine: Factory, rows: Rows, texts: bool, nulls: bool, alone: bool, ordered: bool, known: str, most: int,
+    engine: RoundsFactory, rows: Rows, texts: bool, nulls: bool, alone: bool, ordered: bool, known: str, most: int,
     growth: int, seed: int,
 ) -> None:  # fmt: skip
     if texts:
@@ -207,7 +209,7 @@ valued = st.lists(
 @EMBEDDED
 @drawn(many=40, rows=valued, most=st.integers(1, 6), limit=st.integers(1, 9), seed=st.integers(0, 999))
 def test_sums_are_weighted_as_by_brute_force(
-    engine: Factory, rows: Rows, most: int, limit: int, seed: int
+    engine: RoundsFactory, rows: Rows, most: int, limit: int, seed: int
 ) -> None:
     table = table_of(rows, user=pa.int64(), item=pa.string(), x=pa.float64(), n=pa.float64())
     values = (value("x", -1, 1), value("n", 0, 10), value("x", 2, 3))
@@ -223,7 +225,7 @@ def test_sums_are_weighted_as_by_brute_force(
 
 
 @EMBEDDED
-def test_vectors_are_weighted_towards_zero(engine: Factory) -> None:
+def test_vectors_are_weighted_towards_zero(engine: RoundsFactory) -> None:
     generator = random.Random(8)
     rows = [
         (user, f"{item}", generator.gauss(0, 1), generator.gauss(0, 2), generator.gauss(0, 3))
@@ -251,7 +253,7 @@ def test_vectors_are_weighted_towards_zero(engine: Factory) -> None:
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", [*FILES, *OBJECTS])
-def test_all_inputs_are_counted_alike(engine: Factory, tmp_path: Path, kind: str) -> None:
+def test_all_inputs_are_counted_alike(engine: RoundsFactory, tmp_path: Path, kind: str) -> None:
     generator = random.Random(5)
     rows = [(f"u{generator.randint(0, 9)}", f"item {generator.randint(0, 12)}") for _ in range(90)]
     table = table_of(rows, user=pa.string(), item=pa.string())
@@ -263,7 +265,7 @@ def test_all_inputs_are_counted_alike(engine: Factory, tmp_path: Path, kind: str
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["parquet", "csv", "duckdb", "sqlite", "jsonl", "pandas"])
-def test_known_items_come_from_all_inputs(engine: Factory, tmp_path: Path, kind: str) -> None:
+def test_known_items_come_from_all_inputs(engine: RoundsFactory, tmp_path: Path, kind: str) -> None:
     rows = [(user, item) for user in range(6) for item in range(user + 1)]
     table = table_of(rows, user=pa.int64(), item=pa.int64())
     source = written(pa.table({"item": ["1", "x", "4", "77", "001"]}), tmp_path, kind)
@@ -274,7 +276,7 @@ def test_known_items_come_from_all_inputs(engine: Factory, tmp_path: Path, kind:
 
 
 @EMBEDDED
-def test_conditions_expressions_and_names(engine: Factory, tmp_path: Path) -> None:
+def test_conditions_expressions_and_names(engine: RoundsFactory, tmp_path: Path) -> None:
     rows = [(user, item) for user in range(9) for item in range(user + 2)]
     path = written(table_of(rows, user=pa.int64(), item=pa.int64()), tmp_path, "parquet")
     some = [row for row in rows if row[1] % 3]
@@ -293,7 +295,7 @@ def test_conditions_expressions_and_names(engine: Factory, tmp_path: Path) -> No
 
 @EMBEDDED
 @pytest.mark.parametrize("portable", [False, True])
-def test_users_keep_the_items_that_a_limit_keeps(engine: Factory, portable: bool) -> None:
+def test_users_keep_the_items_that_a_limit_keeps(engine: RoundsFactory, portable: bool) -> None:
     """With a large limit of the measurement, weights are whole users."""
     generator = random.Random(3)
     rows = [
@@ -329,7 +331,7 @@ def test_users_keep_the_items_that_a_limit_keeps(engine: Factory, portable: bool
     assert list(zip(names_of.to_pylist(), (users // wanted.lattice).tolist(), strict=True)) == limited
 
 
-ODD_COLUMNS = {
+ODD_COLUMNS: dict[str, ArrowArray] = {
     "floats": pa.array([0.0, -0.0, math.nan, -math.nan, 1.5, math.inf, 1e300, None] * 3),
     "decimals": pa.array([Decimal("1.50"), Decimal("-2.00"), None, Decimal("9.99")] * 6, pa.decimal128(30, 2)),
     "dates": pa.array([datetime.date(2020, 1, 1), datetime.date(1, 1, 1), None] * 8),
@@ -350,7 +352,7 @@ USERS_TOO = [name for name in ODD_COLUMNS if name not in ("lists", "structures")
 @EMBEDDED
 @pytest.mark.parametrize("name", ODD_COLUMNS)
 @pytest.mark.parametrize("nulls", [False, True])
-def test_odd_types_are_counted_as_by_a_count(engine: Factory, name: str, nulls: bool) -> None:
+def test_odd_types_are_counted_as_by_a_count(engine: RoundsFactory, name: str, nulls: bool) -> None:
     odd = ODD_COLUMNS[name]
     users = pa.array([k // 2 for k in range(len(odd))])
     for table in [
@@ -375,7 +377,7 @@ def test_odd_types_are_counted_as_by_a_count(engine: Factory, name: str, nulls: 
 
 
 @EMBEDDED
-def test_known_items_that_are_missing_values(engine: Factory) -> None:
+def test_known_items_that_are_missing_values(engine: RoundsFactory) -> None:
     rows = [(1, None), (1, 2), (2, None), (3, 4), (None, 4), (4, 2), (4, 4)]
     table = table_of(rows, user=pa.int64(), item=pa.int64())
     listed = events(pa.table({"item": [None, "2", "9"]}))
@@ -388,7 +390,7 @@ def test_known_items_that_are_missing_values(engine: Factory) -> None:
 
 @EMBEDDED
 @pytest.mark.parametrize("rows", [[], [(None, 1), (None, None)], [(1, None)]])
-def test_no_events_are_no_items(engine: Factory, rows: Rows) -> None:
+def test_no_events_are_no_items(engine: RoundsFactory, rows: Rows) -> None:
     table = table_of(rows, user=pa.int64(), item=pa.int64())
     check(engine, rounds_task(table, alone=True), rows)
     values = (value("item"),)
@@ -400,11 +402,11 @@ def test_no_events_are_no_items(engine: Factory, rows: Rows) -> None:
 
 
 @EMBEDDED
-def test_items_in_order_do_not_depend_on_the_rows(engine: Factory) -> None:
+def test_items_in_order_do_not_depend_on_the_rows(engine: RoundsFactory) -> None:
     """So that a seed reproduces a release."""
     generator = np.random.default_rng(2)
     user, item = generator.integers(0, 500, 30_000), generator.integers(0, 5000, 30_000)
-    results = []
+    results: list[tuple[list[Any], ...]] = []
     for threads in (1, 2, 3):
         order = generator.permutation(len(user))
         table = pa.table({"user": user[order], "item": [f"i{k}" for k in item[order]]})
@@ -419,7 +421,7 @@ def test_items_in_order_do_not_depend_on_the_rows(engine: Factory) -> None:
 
 @EMBEDDED
 @pytest.mark.parametrize("arrays", [True, False])
-def test_many_rows(engine: Factory, monkeypatch: pytest.MonkeyPatch, arrays: bool) -> None:
+def test_many_rows(engine: RoundsFactory, monkeypatch: pytest.MonkeyPatch, arrays: bool) -> None:
     """Enough for arrays in place of hash tables, and for several threads."""
     generator = np.random.default_rng(4)
     rows = 60_000
@@ -439,7 +441,7 @@ def test_many_rows(engine: Factory, monkeypatch: pytest.MonkeyPatch, arrays: boo
 
 
 @EMBEDDED
-def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory) -> None:
+def test_a_user_changes_their_own_items_by_their_own_steps(engine: RoundsFactory) -> None:
     """For each round, as long as the same items leave; with the fast choice, which cannot be computed by hand."""
     generator = random.Random(6)
     rows = [
@@ -473,7 +475,7 @@ def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory) -> N
 
 
 @EMBEDDED
-def test_a_reader_is_read_once(engine: Factory) -> None:
+def test_a_reader_is_read_once(engine: RoundsFactory) -> None:
     rows = [(user, item) for user in range(9) for item in range(user + 1)]
     table = table_of(rows, user=pa.int64(), item=pa.int64())
     check(engine, rounds_task(as_stream(table), alone=True, most_items=3), rows)
@@ -497,7 +499,7 @@ SMALL = pa.table({"user": [1, 2, 2, 3], "item": ["a", "a", "b", "secret item"]})
 
 
 @EMBEDDED
-def test_nothing_is_shown_and_a_session_can_be_used_again(engine: Factory, tmp_path: Path) -> None:
+def test_nothing_is_shown_and_a_session_can_be_used_again(engine: RoundsFactory, tmp_path: Path) -> None:
     shared = DuckDBEngine(Resources(folder=tmp_path, threads=2))
     with shared:
         for _ in range(2):
@@ -527,7 +529,7 @@ def test_nothing_is_shown_and_a_session_can_be_used_again(engine: Factory, tmp_p
 
 
 @EMBEDDED
-def test_progress_only_grows(engine: Factory) -> None:
+def test_progress_only_grows(engine: RoundsFactory) -> None:
     seen: list[float] = []
     generator = np.random.default_rng(3)
     many = pa.table({"user": generator.integers(0, 10**5, 10**6), "item": generator.integers(0, 10**5, 10**6)})
@@ -600,7 +602,7 @@ def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path
 
 @EMBEDDED
 def test_little_memory_gives_the_same_numbers(
-    engine: Factory, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RoundsFactory, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
     wanted = rounds_task(large, alone=True, most_items=20, portable=False, ordered=True)

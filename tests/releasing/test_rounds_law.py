@@ -37,7 +37,6 @@ class Counts:
     known: NDArray[np.bool_]
     found_sizes: Sequence[int] = ()
     items: int = ITEMS
-    schema: Any = None
     gone: list[Array] = field(default_factory=list)
     number: int = 0
 

@@ -24,13 +24,14 @@ from hypothesis import given, settings
 
 from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Engine, Events, Resources, Task
+from dphist.counting.task import Choice, Engine, Events, Resources, RoundsEngine, Task
 from dphist.errors import InputError
 from scheduling import THOROUGH, examples
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark
 
 Factory = Callable[[Resources], Engine]
+RoundsFactory = Callable[[Resources], RoundsEngine]
 Rows = list[tuple[Any, ...]]
 KEY = bytes(range(1, 33))
 
@@ -223,16 +224,15 @@ def written(table: Any, folder: Path, kind: str) -> Any:
         pa.parquet.write_table(table, path)
     elif kind in ("csv", "tsv", "csv.gz", "csv.zst", "tsv.gz"):
         options = pa.csv.WriteOptions(delimiter="\t" if "tsv" in kind else ",")
-        compression = {"gz": "gzip", "zst": "zstd"}.get(kind.split(".")[-1])
-        with pa.output_stream(path, compression=compression) as out:
+        with pa.output_stream(path) as out:  # compressed by its ending
             pa.csv.write_csv(table, out, options)
     elif kind in ("jsonl", "ndjson", "jsonl.gz"):
-        with pa.output_stream(path, compression="gzip" if kind.endswith("gz") else None) as out:
+        with pa.output_stream(path) as out:
             out.write(json_lines(table).encode())
     elif kind == "json":
         path.write_text(json.dumps(table.to_pylist(), indent=1))
     elif kind == "stream.arrow":
-        with pa.ipc.new_stream(path, table.schema) as stream:
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
             stream.write_table(table)
     elif kind in ("arrow", "feather", "ipc"):
         pa.feather.write_feather(table, path)

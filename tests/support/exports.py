@@ -66,9 +66,7 @@ def export_from_server(address: str, to: Path, table: str = '"release"') -> Path
         cursor.execute(f"SELECT * FROM {table}")
         rows = cursor.fetch_arrow_table()
     columns = [
-        pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-        if isinstance(column.type, pa.BaseExtensionType)
-        else column
+        column.cast(column.type.storage_type) if isinstance(column.type, pa.BaseExtensionType) else column
         for column in rows.columns
     ]
     pq.write_table(pa.table(columns, names=rows.column_names), to)

@@ -28,7 +28,7 @@ def events(counts: Mapping[Any, int], *, items_per_user: int = 1, shuffle: int |
     table = pa.table({"user": users + users, "item": items + items})
     if shuffle is None:
         return table
-    return table.take(pa.array(np.random.default_rng(shuffle).permutation(table.num_rows)))
+    return table.take(pa.array(np.random.default_rng(shuffle).permutation(table.num_rows), pa.int64()))
 
 
 def as_dict(release: Any) -> dict[Any, float]:

@@ -55,10 +55,6 @@ class MemoryRounds:
         kept = order[np.arange(order.size) - starts[user[order]] < self.task.most_items]
         return user[kept], item[kept]
 
-    @property
-    def schema(self) -> Any:
-        return pa.schema([("item", pa.int64())])
-
     def alone(self) -> Any:
         return self.in_alone
 
@@ -126,10 +122,6 @@ class GivenCounts:
         self.in_alone = np.zeros(self.items, np.int64) if self.in_alone is None else self.in_alone
         self.present = np.ones(self.items, bool)
         self.on_lists = np.ones(self.items, bool)
-
-    @property
-    def schema(self) -> Any:
-        return pa.schema([("item", pa.int64())])
 
     def alone(self) -> Any:
         return self.in_alone

@@ -45,10 +45,6 @@ class Numbered:
         self.alive: Any = None
 
     @property
-    def schema(self) -> Any:
-        return self.names.schema
-
-    @property
     def known(self) -> NDArray[np.bool_]:
         if self.counted.known is None:
             return np.full(self.items, self.entries is not None)

@@ -15,18 +15,25 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import duckdb
 import pyarrow as pa
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+from dphist.aliases import ArrowArray
 from dphist.counting.files import file_head
 from dphist.counting.frames import ArrowSource, decode_text, stream_of, text_of, whole_of
 from dphist.counting.sql import Source, describe, name, text
 from dphist.counting.task import Events
 from dphist.counting.workspace import about_sql, attempt, name_list
 from dphist.errors import InputError, postgres_driver
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Cursor
+
+T = TypeVar("T")
 
 # Rows of a batch from DuckDB, which computes as many at a time.
 VECTOR: Final = 2048
@@ -43,7 +50,9 @@ _SYSTEM: Final = re.compile(
 )
 
 
-def database_source(connection: Any, path: str, kind: str, events: Events, label: str, probe: bool) -> Source:
+def database_source(
+    connection: DuckDBPyConnection, path: str, kind: str, events: Events, label: str, probe: bool
+) -> Source:
     head = file_head(path, 16)
     is_sqlite = head == b"SQLite format 3\0"
     if kind == "db":
@@ -70,7 +79,7 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
     return tables[exact[0]]
 
 
-def duckdb_source(connection: Any, path: str, events: Events, label: str, probe: bool) -> Source:
+def duckdb_source(connection: DuckDBPyConnection, path: str, events: Events, label: str, probe: bool) -> Source:
     """A table, view or query of a DuckDB file, read in a DuckDB instance of its own that opens no other file.
 
     The rows come as Arrow. So macros of the file replace no function in the SQL that counts, and its views cannot
@@ -79,10 +88,10 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
     what = f"the database {path!r}"
     locked = "{what} cannot be read: it is damaged, or another program or connection has it open for writing"
     settings = reader_settings(connection)
-    readers: list[Any] = []  # those in use
+    readers: list[DuckDBPyConnection] = []  # those in use
 
     @contextmanager
-    def open_reader() -> Iterator[Any]:
+    def open_reader() -> Iterator[DuckDBPyConnection]:
         reader = attempt(lambda: connect_reader(settings, os.path.abspath(path), label), what, locked)
         readers.append(reader)
         try:
@@ -124,15 +133,16 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
         if query is None:
             columns = attempt(lambda: describe(reader, relation), what, NO_OTHER_FILES)
 
-    def select(reader: Any, wanted: list[str], rows: str = "") -> Any:
+    def select(reader: DuckDBPyConnection, wanted: list[str], rows: str = "") -> DuckDBPyRelation:
         reader.execute(before)
         return reader.sql(f"SELECT {', '.join(map(name, wanted))} FROM {relation}{rows}")
 
-    def schema_of(wanted: list[str]) -> Any:
+    def schema_of(wanted: list[str]) -> pa.Schema:
         with open_reader() as reader:
-            return select(reader, wanted, " LIMIT 0").to_arrow_table().schema
+            empty: pa.Table = select(reader, wanted, " LIMIT 0").to_arrow_table()
+            return empty.schema
 
-    def batches(wanted: list[str], schema: Any) -> Iterator[Any]:
+    def batches(wanted: list[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with open_reader() as reader, closing(select(reader, wanted).to_arrow_reader(VECTOR)) as stream:
             for batch in stream:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -142,7 +152,7 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str, probe:
     return replace(source, open=lambda wanted: replace(source.open(wanted), readers=readers))
 
 
-def reader_settings(connection: Any) -> dict[str, Any]:
+def reader_settings(connection: DuckDBPyConnection) -> dict[str, str]:
     """Settings of `connect_reader`: a third of the connection's memory, which is lowered by that."""
     kept = ("threads", "max_temp_directory_size", "temp_directory", "TimeZone")
     given = ", ".join(f"current_setting({text(setting)})" for setting in kept)
@@ -150,19 +160,19 @@ def reader_settings(connection: Any) -> dict[str, Any]:
     memory, share = int(values[0]), int(values[0]) // 3
     connection.execute(f"SET memory_limit = '{memory - share}B'")
     return {
-        **dict(zip(kept, values[1:], strict=True)),
-        "allow_community_extensions": False,
-        "allow_persistent_secrets": False,
-        "arrow_lossless_conversion": True,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
+        **dict(zip(kept, map(str, values[1:]), strict=True)),
+        "allow_community_extensions": "false",
+        "allow_persistent_secrets": "false",
+        "arrow_lossless_conversion": "true",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
         "memory_limit": f"{share}B",
-        "preserve_insertion_order": False,
-        "python_enable_replacements": False,
+        "preserve_insertion_order": "false",
+        "python_enable_replacements": "false",
     }
 
 
-def connect_reader(settings: Mapping[str, Any], path: str, label: str) -> Any:
+def connect_reader(settings: Mapping[str, str], path: str, label: str) -> DuckDBPyConnection:
     """A DuckDB instance that reads one database, attached as `label`, and can open no other file.
 
     The database may come from anyone. The instance spills to a folder of its own, which its SQL may read.
@@ -171,7 +181,7 @@ def connect_reader(settings: Mapping[str, Any], path: str, label: str) -> Any:
     reader = duckdb.connect(":memory:")
     try:
         for setting, value in {**settings, "temp_directory": folder}.items():
-            reader.execute(f"SET {setting} = {text(str(value))}")
+            reader.execute(f"SET {setting} = {text(value)}")
         reader.execute(f"ATTACH {text(path)} AS {name(label)} (TYPE duckdb, READ_ONLY)")
         # After ATTACH, which opens the file; before anything in it is bound.
         reader.execute("SET enable_external_access = false; SET lock_configuration = true")
@@ -181,7 +191,7 @@ def connect_reader(settings: Mapping[str, Any], path: str, label: str) -> Any:
     return reader
 
 
-def refuse_system(what: str, definitions: Sequence[tuple[str | None]]) -> None:
+def refuse_system(what: str, definitions: Sequence[tuple[str | None, ...]]) -> None:
     """Raise `InputError` if a view, a macro or a computed column can release settings or paths of this machine."""
     found = next(filter(None, (_SYSTEM.search(sql or "") for (sql,) in definitions)), None)
     if found is not None:
@@ -191,7 +201,7 @@ def refuse_system(what: str, definitions: Sequence[tuple[str | None]]) -> None:
         )
 
 
-def refuse_replacements(reader: Any, what: str) -> None:
+def refuse_replacements(reader: DuckDBPyConnection, what: str) -> None:
     """Raise `InputError` if a query would use macros of the database instead of DuckDB's functions."""
     rows = reader.execute(
         "SELECT lower(function_name) AS own FROM duckdb_functions() GROUP BY own "
@@ -210,7 +220,7 @@ def subquery(query: str) -> str:
     return f"(\n{query.strip().rstrip(';')}\n)"
 
 
-def bind_query(action: Callable[[], Any], query: str) -> Any:
+def bind_query(action: Callable[[], T], query: str) -> T:
     """Run an action that only binds the user's query, and show errors of the parser and the binder."""
     try:
         return action()
@@ -229,11 +239,11 @@ PROBE: Final = "dphist_probe"
 
 
 # A Python type, the Arrow type of the column, and how cells of other types become the Python type or None.
-Affinity = tuple[type, str, Callable[[Any], Any]]
-TEXT: Final[Affinity] = (str, "large_string", text_of)
-INTEGER: Final[Affinity] = (int, "int64", whole_of)
-REAL: Final[Affinity] = (float, "float64", lambda cell: float(cell) if isinstance(cell, (int, float)) else None)
-BLOB: Final[Affinity] = (bytes, "large_binary", lambda cell: cell if isinstance(cell, bytes) else None)
+Affinity = tuple[type, pa.DataType, Callable[[object], object]]
+TEXT: Final[Affinity] = (str, pa.large_string(), text_of)
+INTEGER: Final[Affinity] = (int, pa.int64(), whole_of)
+REAL: Final[Affinity] = (float, pa.float64(), lambda cell: float(cell) if isinstance(cell, (int, float)) else None)
+BLOB: Final[Affinity] = (bytes, pa.large_binary(), lambda cell: cell if isinstance(cell, bytes) else None)
 # In SQLite's order: the first part that a declaration contains.
 AFFINITIES: Final = {
     "INT": INTEGER, "CHAR": TEXT, "CLOB": TEXT, "TEXT": TEXT, "BLOB": BLOB,
@@ -241,11 +251,11 @@ AFFINITIES: Final = {
 }  # fmt: skip
 
 
-def array_of(cells: Any, affinity: Affinity) -> Any:
+def array_of(cells: Sequence[object], affinity: Affinity) -> ArrowArray:
     python, arrow, convert = affinity
     if not set(map(type, cells)) <= {python, type(None)}:
         cells = [convert(cell) for cell in cells]
-    return pa.array(cells, pa.type_for_alias(arrow))
+    return pa.array(cells, arrow)
 
 
 def sqlite_source(path: str, events: Events) -> ArrowSource:
@@ -264,10 +274,10 @@ def sqlite_source(path: str, events: Events) -> ArrowSource:
         columns = attempt(lambda: sqlite_columns(database, relation, is_table), what, wrong)
     affinities = dict(columns)
 
-    def schema(wanted: list[str]) -> Any:
+    def schema(wanted: list[str]) -> pa.Schema:
         return pa.schema([(column, affinities[column][1]) for column in wanted])
 
-    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
+    def batches(wanted: list[str], common: pa.Schema) -> Iterator[pa.RecordBatch]:
         with closing(sqlite_connection(path)) as database:
             cursor = database.execute(f"SELECT {', '.join(map(name, wanted))} FROM {relation}")
             for rows in batches_of(cursor):
@@ -305,9 +315,9 @@ def sqlite_columns(database: sqlite3.Connection, relation: str, is_table: bool) 
     return list(zip(names, affinities, strict=True))
 
 
-def batches_of(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
+def batches_of(cursor: sqlite3.Cursor) -> Iterator[list[tuple[object, ...]]]:
     """Rows in batches that are limited by rows and by bytes: a cell may be as long as a file."""
-    rows: list[Any] = []
+    rows: list[tuple[object, ...]] = []
     size = 0
     while some := cursor.fetchmany(FEW):
         rows += some
@@ -326,7 +336,7 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     unreachable = "{what} cannot be reached: check the address, the user and the password"
 
     @contextmanager
-    def run(query: str) -> Iterator[Any]:
+    def run(query: str) -> Iterator[Cursor]:
         """Run a query in a read-only transaction, on a connection of its own because a stream keeps it busy."""
         connection = attempt(lambda: driver.connect(address), what, unreachable)
         with closing(connection), closing(connection.cursor()) as cursor:
@@ -334,11 +344,11 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
             cursor.execute(query)
             yield cursor
 
-    def rows_of(query: str) -> Any:
+    def rows_of(query: str) -> list[tuple[str, ...]]:
         with run(query) as cursor:
             return cursor.fetchall()
 
-    def schema_of(query: str) -> Any:
+    def schema_of(query: str) -> pa.Schema:
         with run(f"SELECT * FROM ({query}) AS dphist_rows LIMIT 0") as cursor:
             return cursor.fetch_arrow_table().schema
 
@@ -359,10 +369,10 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     def select(wanted: list[str]) -> str:
         return f"SELECT {', '.join(postgres_column(all_columns, column) for column in wanted)} FROM {relation}"
 
-    def schema(wanted: list[str]) -> Any:
+    def schema(wanted: list[str]) -> pa.Schema:
         return schema_of(select(wanted))
 
-    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
+    def batches(wanted: list[str], common: pa.Schema) -> Iterator[pa.RecordBatch]:
         with run(select(wanted)) as cursor, closing(cursor.fetch_record_batch()) as reader:
             for batch in reader:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=common)
@@ -378,7 +388,7 @@ def database_name(address: str) -> str:
     return f"the PostgreSQL database{database} on {parts.hostname or 'this machine'}"
 
 
-def postgres_column(schema: Any, column: str) -> str:
+def postgres_column(schema: pa.Schema, column: str) -> str:
     """A column in a type that Arrow has: numeric and PostgreSQL's own types come as text."""
     kind = schema.field(column).type
     extension = getattr(kind, "type_name", "") if isinstance(kind, pa.BaseExtensionType) else ""

@@ -9,6 +9,7 @@ Types come from schemas, never from values: otherwise one user's row could chang
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -16,6 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import duckdb
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
 
 from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
@@ -34,9 +39,17 @@ from dphist.counting.task import (
     Task,
     is_frame,
 )
-from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
+from dphist.counting.workspace import (
+    SessionKeeper,
+    attempt,
+    check_address_space,
+    memory_for_counting,
+    private_folder,
+    threads_for_counting,
+)
 from dphist.errors import InputError
 from dphist.objects import is_postgres
+from dphist.publishing import defer_signals
 
 T = TypeVar("T")
 
@@ -52,9 +65,8 @@ STOPPED: Final = "{what} cannot be counted: it is damaged, or contains values th
 
 
 @dataclass(eq=False)
-class DuckDBEngine(SessionKeeper):
+class DuckDBEngine(SessionKeeper["DuckDBSession"]):
     resources: Resources = field(default_factory=Resources)
-    name: str = field(default="duckdb", init=False)
 
     def check(self, task: Task) -> None:
         with self._session() as session:
@@ -76,18 +88,18 @@ class DuckDBEngine(SessionKeeper):
             session.make_list(public_items, sql.public_entries)
             return int(session.execute(f"SELECT count(*) FROM {LISTED}", "the public items")[0][0])
 
-    def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> Any:
+    def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> pa.Table:
         """A public list as an Arrow table (see `sql.public_list`), sorted: seeded noise depends on the order."""
         with self._session() as session:
             session.make_list(replace(listed, null_items=null_items), partial(sql.public_list, types=kinds))
             query = f"FROM {LISTED} ORDER BY ALL"
-            return session.run(lambda: session.connection.sql(query).to_arrow_table(), "the public items")
+            return session.table(query, "the public items")
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         with self._session(progress) as session:
             pairs, what = session.pairs(task)
-            order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
+            order = sql.item_order(task.choice, pairs.items)
             query, items = sql.histogram(pairs, task.max_items_per_user, order, task.lower_threshold)
             at_rank = 0
             if task.rank is not None:
@@ -100,7 +112,7 @@ class DuckDBEngine(SessionKeeper):
                 query += f" ORDER BY {', '.join(items)}"
             # The reader of a relation streams; that of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
-            yield Histogram(reader.schema, at_rank, reader, session, what)
+            yield Histogram(at_rank, reader, session, what)
             # The noise has been drawn, so a failure to clean up is not an error: the session is about to end.
             with suppress(Exception):
                 reader.close()
@@ -119,7 +131,7 @@ class DuckDBEngine(SessionKeeper):
             with suppress(Exception):  # as in `count`
                 counted.close()
 
-    def shape(self, events: Events) -> tuple[list[tuple[int, int]], Any]:
+    def shape(self, events: Events) -> tuple[list[tuple[int, int]], pa.Table]:
         """For public data only: users by their number of items, and the table of `sql.users_by_size`."""
         with self._session() as session:
             pairs, what = session.pairs(Task(events, Choice(bytes(32))))
@@ -127,7 +139,7 @@ class DuckDBEngine(SessionKeeper):
             users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
             sizes = [(int(items), int(count)) for items, count in session.execute(users, what)]
             query = sql.users_by_size(pairs, SIZED)
-            return sizes, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
+            return sizes, session.table(query, what)
 
     @contextmanager
     def _session(self, progress: Progress | None = None) -> Iterator[DuckDBSession]:
@@ -148,9 +160,9 @@ class DuckDBEngine(SessionKeeper):
 class DuckDBSession:
     """A connection whose queries run in another thread, so that the caller can show progress and handle Ctrl-C."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: DuckDBPyConnection) -> None:
         self.connection = connection
-        self.readers: Sequence[Any] = ()
+        self.readers: Sequence[DuckDBPyConnection] = ()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="dphist")
         self.progress: Progress | None = None
         self.shown = 0.0
@@ -158,8 +170,12 @@ class DuckDBSession:
     def run(self, action: Callable[[], T], what: str) -> T:
         return attempt(lambda: self._wait_for(action), what, STOPPED)
 
-    def execute(self, statement: str, what: str) -> list[Any]:
+    def execute(self, statement: str, what: str) -> list[tuple[Any, ...]]:
         return self.run(lambda: self.connection.execute(statement).fetchall(), what)
+
+    def table(self, query: str, what: str) -> pa.Table:
+        table: pa.Table = self.run(lambda: self.connection.sql(query).to_arrow_table(), what)
+        return table
 
     def _wait_for(self, action: Callable[[], T]) -> T:
         future = self.pool.submit(action)
@@ -217,22 +233,56 @@ class DuckDBSession:
             self.execute(statement, f"{what} (the public items)")
 
 
+def connect_duckdb(resources: Resources, folder: Path) -> DuckDBPyConnection:
+    """A private DuckDB connection that spills to the folder."""
+    check_address_space(resources)
+    memory = memory_for_counting(resources)
+    settings = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        # The first takes three times the memory for the user limit. The second moves repeated expressions out of
+        # TRY, so that one row that cannot be cast would fail the release.
+        "disabled_optimizers": "top_n_window_elimination,common_subexpressions",
+        "max_temp_directory_size": f"{int(shutil.disk_usage(folder).free * 0.9)}B",
+        "memory_limit": f"{memory}B",
+        "preserve_insertion_order": False,
+        "python_enable_replacements": False,  # a name in the user's SQL must not find a Python variable
+        "temp_directory": str(folder).replace("'", "''"),
+        "threads": threads_for_counting(resources, memory),
+        "TimeZone": "UTC",
+    }
+    # In the main thread DuckDB replaces the exception of a signal by a RuntimeError.
+    with defer_signals():
+        connection = duckdb.connect(":memory:")
+        # Not as `config` of the connection: DuckDB would not enforce the size of the temporary folder.
+        connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
+        connection.execute(f"SET VARIABLE dphist_memory = {memory}")  # for `reader_settings`
+        # In a notebook without widgets DuckDB refuses to report progress.
+        with suppress(duckdb.InvalidInputException):
+            connection.execute("SET enable_progress_bar = true")
+            connection.execute("SET enable_progress_bar_print = false")
+    return connection
+
+
 @dataclass(frozen=True)
 class Histogram:
-    schema: Any
     at_rank: int = field(repr=False)  # a true count
-    reader: Any
+    reader: pa.RecordBatchReader
     session: DuckDBSession
     what: str
 
-    def batches(self) -> Iterator[Any]:
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
         while (batch := self.session.run(lambda: next(self.reader, None), self.what)) is not None:
             if batch.num_rows:
                 yield batch
         self.session.report_done()
 
 
-def source_of(connection: Any, events: Events, label: str, probe: bool) -> Source:
+def source_of(connection: DuckDBPyConnection, events: Events, label: str, probe: bool) -> Source:
     source = events.source
     if isinstance(source, str) and is_postgres(source):
         return postgres_source(source, events).as_source(connection, label, probe)
@@ -260,7 +310,12 @@ def not_a_database(events: Events, kind: str) -> InputError:
 
 
 def open_rows(
-    connection: Any, events: Events, label: str, probe: bool, with_user: bool = True, summed: Sequence[str] = ()
+    connection: DuckDBPyConnection,
+    events: Events,
+    label: str,
+    probe: bool,
+    with_user: bool = True,
+    summed: Sequence[str] = (),
 ) -> tuple[Relation, Opened, str]:
     """The rows of the events, the opened input, and its name in messages. A public list has no user."""
     source = source_of(connection, events, label, probe)

@@ -13,13 +13,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import Column
 from dphist.counting.sql import NESTED, Opened, Source, limit_length, name, require_columns, text_column
 from dphist.counting.task import LONGEST_VALUE, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 # TRY does not catch every error, so one row could fail a release. These functions, types and syntax nodes raise
 # only errors that it catches (`tests/counting/test_expression_functions.py` tries them all). None takes long or
@@ -113,17 +117,17 @@ def title_of(kind: str, written: str) -> str:
     return f"the {kind} {written!r}"
 
 
-def serialize(connection: Any, query: str) -> dict[str, Any]:
+def serialize(connection: DuckDBPyConnection, query: str) -> JsonObject:
     """The syntax tree of a query, without positions in the text."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    tree: dict[str, Any] = json.loads(
+    tree: JsonObject = json.loads(
         rows[0][0],
         object_hook=lambda node: {key: node[key] for key in node if not key.startswith("query_location")},
     )
     return tree
 
 
-def parse(connection: Any, expression: str) -> tuple[dict[str, Any], list[Any]]:
+def parse(connection: DuckDBPyConnection, expression: str) -> tuple[JsonObject, list[JsonObject]]:
     """The syntax tree of a query with the expression in WHERE, and the expression, removed from the tree."""
     # On lines of its own, so that a trailing comment ends there.
     tree = serialize(connection, f"SELECT 1 FROM t WHERE TRY((\n{expression}\n))")
@@ -133,14 +137,14 @@ def parse(connection: Any, expression: str) -> tuple[dict[str, Any], list[Any]]:
         return tree, []
 
 
-def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes_of(tree: object) -> Iterator[JsonObject]:
     if isinstance(tree, dict):
         yield tree
     for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from nodes_of(value)
 
 
-def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
+def check(connection: DuckDBPyConnection, expression: str, kind: str) -> list[JsonObject]:
     """The syntax nodes of an expression; an error unless it is a single expression that uses one row."""
     bad = f"{title_of(kind, expression)} is not {'an' if kind == 'expression' else 'a'} {kind} in SQL"
     if not expression.strip():
@@ -159,7 +163,9 @@ def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
     return nodes
 
 
-def columns_of(connection: Any, expression: str, names: Sequence[str] | None, kind: str) -> list[str]:
+def columns_of(
+    connection: DuckDBPyConnection, expression: str, names: Sequence[str] | None, kind: str
+) -> list[str]:
     """The input columns that an expression names: exactly, or else ignoring case."""
     columns: dict[str, str] = {}
     for node in check(connection, expression, kind):
@@ -179,7 +185,11 @@ def ambiguous_case(title: str, columns: Sequence[str]) -> InputError:
 
 
 def bind(
-    connection: Any, expression: str, types: Mapping[str, str], names: Sequence[str] | None, kind: str
+    connection: DuckDBPyConnection,
+    expression: str,
+    types: Mapping[str, str],
+    names: Sequence[str] | None,
+    kind: str,
 ) -> str:
     """The type of an expression, bound to columns without rows, so that errors contain names and types only."""
     title = title_of(kind, expression)
@@ -222,11 +232,11 @@ def bind(
     raise InputError(f"{title} cannot be used: {reason}{hint}")
 
 
-def type_of(connection: Any, expression: str, rows: str) -> str:
+def type_of(connection: DuckDBPyConnection, expression: str, rows: str) -> str:
     return str(connection.execute(f"DESCRIBE SELECT {expression} AS x FROM {rows}").fetchall()[0][1])
 
 
-def _unsupported_call(connection: Any, nodes: Sequence[dict[str, Any]], kind: str) -> str | None:
+def _unsupported_call(connection: DuckDBPyConnection, nodes: Sequence[JsonObject], kind: str) -> str | None:
     """Why a function cannot be used; None if all are supported, or do not exist, which DuckDB reports."""
     for node in nodes:
         if node.get("class") != "FUNCTION":
@@ -252,7 +262,7 @@ def _unsupported_call(connection: Any, nodes: Sequence[dict[str, Any]], kind: st
     return None
 
 
-def _too_long(nodes: Sequence[dict[str, Any]]) -> str | None:
+def _too_long(nodes: Sequence[JsonObject]) -> str | None:
     """Which function could make a text much longer than the columns it is made of; None if there is none."""
     columns = {str(node["column_names"][0]).casefold() for node in nodes if node.get("class") == "COLUMN_REF"}
     most = _MOST_GROWTH * LONGEST_VALUE * max(1, len(columns))
@@ -267,7 +277,7 @@ def _too_long(nodes: Sequence[dict[str, Any]]) -> str | None:
     return None
 
 
-def _longest(node: Any) -> float:
+def _longest(node: object) -> float:
     """At least the bytes of the longest value of this part, or of any that it is computed from."""
     if isinstance(node, list):
         return max(map(_longest, node), default=0)
@@ -303,13 +313,13 @@ def _longest(node: Any) -> float:
     return size * _TIMES.get(function, 1)
 
 
-def _constant(node: dict[str, Any]) -> str:
+def _constant(node: JsonObject) -> str:
     literal = node.get("literal")
     return str(literal.get("text", "")) if isinstance(literal, dict) else str(node.get("value"))
 
 
 def _unsafe_part(
-    connection: Any, nodes: Sequence[dict[str, Any]], types: Mapping[str, str], rows: str, kind: str
+    connection: DuckDBPyConnection, nodes: Sequence[JsonObject], types: Mapping[str, str], rows: str, kind: str
 ) -> str | None:
     """Why a bound expression could fail because of a single row, or change with time; None if it is safe."""
     columns = {column.casefold() for column in types}
@@ -336,7 +346,7 @@ def _unsafe_part(
     return None
 
 
-def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str) -> str | None:
+def _unsafe_call(connection: DuckDBPyConnection, node: JsonObject, function: str, rows: str) -> str | None:
     """Why a call of a function with constant arguments could fail because of a row; None if it could not."""
     arguments: list[str] = []
     is_json = function == "->>" or function.startswith("json_")
@@ -370,7 +380,7 @@ def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str
     return None
 
 
-def _refuse_text_as_number(nodes: Sequence[dict[str, Any]], texts: Sequence[str], title: str) -> None:
+def _refuse_text_as_number(nodes: Sequence[JsonObject], texts: Sequence[str], title: str) -> None:
     """Raise `InputError` if text is compared with a number: as text, '10' is below '9' and differs from '10.0'."""
     columns = {column.casefold(): column for column in texts}
     for node in nodes:
@@ -393,7 +403,7 @@ def _cast(column: str, kind: str) -> str:
     return f"CAST({column if plain else name(column)} AS {kind})"
 
 
-def _is_computed(connection: Any, source: Source, column: Column) -> bool:
+def _is_computed(connection: DuckDBPyConnection, source: Source, column: Column) -> bool:
     """Whether an item is an SQL expression; a column of that name takes precedence."""
     if column.name == column.source:
         if source.names is not None and column.source not in source.names and "(" in column.source:
@@ -417,7 +427,7 @@ def _is_computed(connection: Any, source: Source, column: Column) -> bool:
     return [part.get("class") for part in parts] != ["COLUMN_REF"]
 
 
-def with_expressions(connection: Any, source: Source, events: Events) -> Source:
+def with_expressions(connection: DuckDBPyConnection, source: Source, events: Events) -> Source:
     """The rows that satisfy the condition, with an additional column for each computed item, named by its text."""
     computed = {item.source: item.source for item in events.items if _is_computed(connection, source, item)}
     # In two steps: the condition and an item may name columns that differ in case only.
@@ -430,7 +440,7 @@ def with_expressions(connection: Any, source: Source, events: Events) -> Source:
 
 
 def computed_source(
-    connection: Any,
+    connection: DuckDBPyConnection,
     source: Source,
     expressions: Mapping[str, str],
     condition: str | None,
@@ -493,7 +503,7 @@ def _limit(value: str, kind: str) -> str:
     return value
 
 
-def query_source(connection: Any, source: Source, query: str, tables: Sequence[str]) -> Source:
+def query_source(connection: DuckDBPyConnection, source: Source, query: str, tables: Sequence[str]) -> Source:
     """The result of a query over a source, row by row. `tables` are the names of the source in FROM."""
     title = title_of("query", query)
     tree = serialize(connection, query)
@@ -538,7 +548,7 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
     return computed_source(connection, source, dict(columns), condition, keep=False)
 
 
-def _plain_select(connection: Any, tree: dict[str, Any], title: str) -> dict[str, Any]:
+def _plain_select(connection: DuckDBPyConnection, tree: JsonObject, title: str) -> JsonObject:
     """The node of a SELECT from one table; the rest of its tree must be that of `SELECT 1 FROM t`."""
     plainest = serialize(connection, "SELECT 1 FROM t")
     wanted, node = plainest["statements"][0]["node"], (tree["statements"] or [{}])[0].get("node", {})
@@ -550,7 +560,7 @@ def _plain_select(connection: Any, tree: dict[str, Any], title: str) -> dict[str
     return dict(node)
 
 
-def _text_of(connection: Any, item: dict[str, Any], title: str) -> str:
+def _text_of(connection: DuckDBPyConnection, item: JsonObject, title: str) -> str:
     """The SQL of a syntax tree; an error unless DuckDB parses it to the same tree."""
     tree = serialize(connection, "SELECT 1")
     tree["statements"][0]["node"]["select_list"] = [item]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -30,18 +30,23 @@ import pyarrow.parquet as pq
 
 from dphist.certificate.endings import FORMATS
 from dphist.counting.frames import BATCH, ArrowSource, stream_of
-from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes
+from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes, open_text
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
-from dphist.counting.workspace import attempt, header_names, name_list, open_text, private_folder
+from dphist.counting.workspace import attempt, header_names, name_list, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+T = TypeVar("T")
 
 NAMES: Final = {suffix[1:]: kind for suffix, kind in FORMATS.items()}
 COMPRESSION_MARKS: Final = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 SPOOL: Final = 1 << 20
 
 
-def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
+def files_of(source: object, file_format: str | None) -> tuple[list[str], str]:
     """The files of a path, a glob, a folder or a list of these, and their format."""
     known = None if file_format is None else known_format(file_format)
     files: list[str] = []
@@ -124,7 +129,7 @@ def _replace_in_errors(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def given_paths(source: Any) -> list[str]:
+def given_paths(source: object) -> list[str]:
     """The paths and addresses of an input; none for a frame."""
     sources = source if isinstance(source, (tuple, list)) else [source]
     return [os.fspath(path) for path in sources if isinstance(path, (str, os.PathLike))]
@@ -180,7 +185,7 @@ def file_head(path: str, size: int) -> bytes:
     return attempt(read, f"the file {path!r}")
 
 
-def file_source(connection: Any, files: list[str], kind: str, label: str, probe: bool) -> Source:
+def file_source(connection: DuckDBPyConnection, files: list[str], kind: str, label: str, probe: bool) -> Source:
     what = f"the file {files[0]!r}" if len(files) == 1 else f"the input of {len(files)} files ({files[0]!r} ...)"
     if kind in ("json", "jsonl"):
         return json_source(connection, what, files, kind)  # an empty file has no rows
@@ -202,15 +207,18 @@ NOTHING: Final = '"NULL"'  # DuckDB's type of a column without values
 DIGITS: Final = 38
 
 
-def files_by_header(headers: Mapping[str, Sequence[Any]]) -> dict[tuple[Any, ...], list[str]]:
-    groups: dict[Any, list[str]] = {}
+def files_by_header(headers: Mapping[str, Sequence[T]]) -> dict[tuple[T, ...], list[str]]:
+    groups: dict[tuple[T, ...], list[str]] = {}
     for path, header in headers.items():
         groups.setdefault(tuple(header), []).append(path)
     return groups
 
 
 def grouped_source(
-    connection: Any, what: str, headers: Mapping[str, Sequence[Any]], reader: Callable[[list[str], list[str]], str]
+    connection: DuckDBPyConnection,
+    what: str,
+    headers: Mapping[str, Sequence[str | tuple[str, str]]],
+    reader: Callable[[list[str], list[str]], str],
 ) -> Source:
     """Files whose columns may differ in order, and in type as far as one type holds them all.
 
@@ -294,10 +302,10 @@ def folder_options(files: Sequence[str], names: Sequence[str]) -> str:
     return f"{HIVE}, hive_partitioning=false" if keys & columns else HIVE
 
 
-def parquet_header(path: str) -> tuple[Any, ...]:
+def parquet_header(path: str) -> tuple[tuple[str, str], ...]:
     """Names and Arrow types of the columns."""
 
-    def read() -> tuple[Any, ...]:
+    def read() -> tuple[tuple[str, str], ...]:
         return tuple((field.name, str(field.type)) for field in pq.read_schema(path))
 
     columns = attempt(read, f"the file {path!r}")
@@ -311,15 +319,15 @@ def parquet_header(path: str) -> tuple[Any, ...]:
 def arrow_source(what: str, files: list[str]) -> ArrowSource:
     """Arrow files and streams, one batch at a time: DuckDB's limit does not cover Arrow's memory."""
 
-    def schema_of(path: str) -> Any:
-        with pa.OSFile(path) as file:
+    def schema_of(path: str) -> pa.Schema:
+        with pa.OSFile(path, "r") as file:
             schema = open_arrow(file).schema
             list(schema.names)  # an error if a name is not UTF-8
             return schema
 
     schemas = {path: attempt(partial(schema_of, path), f"the file {path!r}") for path in files}
 
-    def common_schema(wanted: list[str]) -> Any:
+    def common_schema(wanted: list[str]) -> pa.Schema:
         for path, schema in schemas.items():
             require_columns(f"the file {path!r}", schema.names, wanted)
         return pa.schema([
@@ -331,21 +339,28 @@ def arrow_source(what: str, files: list[str]) -> ArrowSource:
     return ArrowSource(what, schemas[files[0]].names, common_schema, data)
 
 
-def open_arrow(file: Any, options: Any = None) -> Any:
+def open_arrow(
+    file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None
+) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
     """A reader of Arrow's file or stream format."""
     start = file.read(6)
     file.seek(0)
-    return (pa.ipc.open_file if start == b"ARROW1" else pa.ipc.open_stream)(file, options=options)
+    if start == b"ARROW1":
+        return pa.ipc.open_file(file, options=options)
+    return pa.ipc.open_stream(file, options=options)
 
 
-def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> Iterator[Any]:
+def arrow_batches(schemas: dict[str, pa.Schema], wanted: list[str], common: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The wanted columns of all files in the common schema."""
     for path, schema in schemas.items():
         options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(column) for column in wanted])
-        with pa.OSFile(path) as file:
+        with pa.OSFile(path, "r") as file:
             reader = open_arrow(file, options)
-            count = getattr(reader, "num_record_batches", None)
-            for batch in reader if count is None else map(reader.get_batch, range(count)):
+            for batch in (
+                map(reader.get_batch, range(reader.num_record_batches))
+                if isinstance(reader, pa.ipc.RecordBatchFileReader)
+                else reader
+            ):
                 for column in batch.columns:
                     # A damaged file can give a batch whose use would crash the process. Texts are checked as
                     # bytes: one that is not UTF-8 is missing, and does not make the file unreadable.
@@ -355,7 +370,7 @@ def arrow_batches(schemas: dict[str, Any], wanted: list[str], common: Any) -> It
                 yield from (rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH))
 
 
-def bytes_for_text(kind: Any) -> Any:
+def bytes_for_text(kind: pa.DataType) -> Any:
     """An Arrow type of the same layout, with bytes instead of text."""
     same = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}.get(str(kind))
     if same is not None:
@@ -366,14 +381,14 @@ def bytes_for_text(kind: Any) -> Any:
         return pa.dictionary(kind.index_type, bytes_for_text(kind.value_type), kind.ordered)
     if pa.types.is_run_end_encoded(kind):
         return pa.run_end_encoded(kind.run_end_type, bytes_for_text(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(
-            *(inner.with_type(bytes_for_text(inner.type)) for inner in (kind.key_field, kind.item_field))
-        )
     if not pa.types.is_nested(kind) or pa.types.is_union(kind):
         return kind
     if pa.types.is_struct(kind):
         return pa.struct([inner.with_type(bytes_for_text(inner.type)) for inner in kind])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(
+            *(inner.with_type(bytes_for_text(inner.type)) for inner in (kind.key_field, kind.item_field))
+        )
     inner = kind.value_field.with_type(bytes_for_text(kind.value_type))
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(inner, kind.list_size)
@@ -381,7 +396,7 @@ def bytes_for_text(kind: Any) -> Any:
     return getattr(pa, {"list": "list_"}.get(start := str(kind).partition("<")[0], start))(inner)
 
 
-def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
+def common_arrow_type(what: str, column: str, kinds: Sequence[pa.DataType]) -> pa.DataType:
     """A type that holds all values of a column in several Arrow files exactly."""
     different = [kind for kind in dict.fromkeys(kinds) if not pa.types.is_null(kind)]
     if len(different) <= 1:
@@ -416,7 +431,7 @@ def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
     return f"read_csv({path_list(files)}, columns={{{columns}}}, {options})"
 
 
-def csv_headers(files: list[str], kind: str, what: str) -> tuple[str, dict[str, Any]]:
+def csv_headers(files: list[str], kind: str, what: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     """The delimiter of CSV files, and the column names of each file that is not empty."""
     lines = {}
     for path in files:
@@ -432,7 +447,7 @@ def csv_headers(files: list[str], kind: str, what: str) -> tuple[str, dict[str, 
 
 def first_line(path: str) -> str:
     """The first line of a file, compressed or not, with invalid UTF-8 as surrogates."""
-    with io.TextIOWrapper(open_text(path), "utf-8-sig", "surrogateescape", newline="") as lines:
+    with io.TextIOWrapper(cast("IO[bytes]", open_text(path)), "utf-8-sig", "surrogateescape", newline="") as lines:
         line = lines.readline(LONGEST_HEADER + 1)
     if len(line) > LONGEST_HEADER:
         raise InputError(f"the header line of the file {path!r} is longer than {LONGEST_HEADER >> 20} MB")
@@ -458,7 +473,7 @@ LINE: Final = "dphist_line"
 LINES: Final = f"header=false, quote='', escape='', delim='\x01', columns={{'{LINE}': 'VARCHAR'}}, {ROWS}, {HIVE}"
 
 
-def json_source(connection: Any, what: str, files: list[str], kind: str) -> Source:
+def json_source(connection: DuckDBPyConnection, what: str, files: list[str], kind: str) -> Source:
     """JSON lines, or arrays of objects in files named .json."""
     starts = json_starts(files)
     arrays = kind == "json" and b"[" in starts

@@ -15,21 +15,29 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
+from dphist.aliases import ArrowArray, ArrowColumn
 from dphist.counting.sql import EXACT, Opened, Source, describe, name
 from dphist.counting.workspace import attempt
 from dphist.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow.dataset as ds
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 LIMIT: Final = 2**63
 TEXT: Final = pa.large_string()
 
 
-def texts(cells: Sequence[Any], *, like_columns: bool = False, kind: Any = TEXT) -> Any:
+def texts(cells: Sequence[object], *, like_columns: bool = False, kind: pa.DataType = TEXT) -> ArrowArray:
     """An Arrow array of the cells as text; `like_columns` writes numbers and times like typed columns."""
     if set(map(type, cells)) <= {str, type(None)}:
         try:
@@ -39,7 +47,7 @@ def texts(cells: Sequence[Any], *, like_columns: bool = False, kind: Any = TEXT)
     return pa.array([text_of(_like_columns(cell) if like_columns else cell) for cell in cells], kind)
 
 
-def _like_columns(cell: Any) -> Any:
+def _like_columns(cell: object) -> object:
     """A number or a time among objects in the form of `sql.as_text`.
 
     A single value that does not fit turns a whole pandas column into objects; that must not change other rows.
@@ -63,7 +71,7 @@ def _like_columns(cell: Any) -> Any:
     return cell
 
 
-def text_of(cell: Any) -> str | None:
+def text_of(cell: object) -> str | None:
     """A cell as text: numbers as Python writes them, bytes in hexadecimal, lists and dictionaries as JSON.
 
     Other types and invalid Unicode are missing.
@@ -79,7 +87,7 @@ def text_of(cell: Any) -> str | None:
         return None
 
 
-def _single_text(cell: Any) -> Any:
+def _single_text(cell: object) -> object:
     if isinstance(cell, str):
         return str(cell)
     if isinstance(cell, (bool, np.bool_)):
@@ -107,7 +115,7 @@ def decode_text(raw: bytes) -> str | None:
         return None
 
 
-def whole_of(cell: Any) -> int | None:
+def whole_of(cell: object) -> int | None:
     """The cell as an integer of 64 bits, or None."""
     if isinstance(cell, str):
         cell = int(cell) if WHOLE.fullmatch(cell) else None
@@ -122,11 +130,11 @@ class ArrowSource:
 
     what: str
     names: Sequence[str]
-    schema: Callable[[list[str]], Any]
-    data: Callable[[list[str]], Any]
+    schema: Callable[[list[str]], pa.Schema]
+    data: Callable[[list[str]], pa.Table | pa.RecordBatchReader]
     otherwise: str = "{what} cannot be read: a column has an unsupported type, or it is damaged"
 
-    def as_source(self, connection: Any, label: str, probe: bool) -> Source:
+    def as_source(self, connection: DuckDBPyConnection, label: str, probe: bool) -> Source:
         """The data as a DuckDB table named `label`. A probe has no rows: some data can be read only once."""
 
         def register(wanted: list[str]) -> Opened:
@@ -143,11 +151,11 @@ class ArrowSource:
 
 
 def stream_of(
-    schema: Callable[[list[str]], Any], batches: Callable[[list[str], Any], Iterator[Any]]
-) -> Callable[[list[str]], Any]:
+    schema: Callable[[list[str]], pa.Schema], batches: Callable[[list[str], pa.Schema], Iterator[pa.RecordBatch]]
+) -> Callable[[list[str]], pa.RecordBatchReader]:
     """The `data` of an `ArrowSource`: a reader of the batches of the wanted columns, in their schema."""
 
-    def data(wanted: list[str]) -> Any:
+    def data(wanted: list[str]) -> pa.RecordBatchReader:
         common = schema(wanted)
         return pa.RecordBatchReader.from_batches(common, batches(wanted, common))
 
@@ -157,29 +165,46 @@ def stream_of(
 # Rows per Arrow batch: 130 MB with values of 8 KiB.
 BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
-_already_read: weakref.WeakSet[Any] = weakref.WeakSet()
+_already_read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
 
 
-def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
+def is_pandas_frame(data: object) -> TypeGuard[pd.DataFrame]:
+    return _names(data) == ("pandas", "DataFrame")
+
+
+def is_polars_frame(data: object) -> TypeGuard[pl.DataFrame | pl.LazyFrame]:
+    return _names(data) in (("polars", "DataFrame"), ("polars", "LazyFrame"))
+
+
+def is_relation(data: object) -> TypeGuard[DuckDBPyRelation]:
+    return _names(data)[1] == "DuckDBPyRelation"
+
+
+def is_dataset(data: object) -> TypeGuard[ds.Dataset]:
+    # Importing `pyarrow.dataset` would import pandas.
+    return ("pyarrow._dataset", "Dataset") in ((base.__module__, base.__name__) for base in type(data).__mro__)
+
+
+def _names(data: object) -> tuple[str, str]:
+    """The package and the name of a class: `isinstance` would import the package."""
+    return type(data).__module__.partition(".")[0], type(data).__name__
+
+
+def frame_source(data: object, *, as_text: bool = False) -> ArrowSource:
     """The source of an object in memory. `as_text` writes numbers among objects like those of typed columns."""
-    import pyarrow.dataset as ds  # imports pandas
-
-    package, kind = type(data).__module__.split(".")[0], type(data).__name__
-    if package == "pandas" and kind == "DataFrame":
+    if is_pandas_frame(data):
         return pandas_source(data, as_text=as_text)
-    if package == "polars" and kind in ("DataFrame", "LazyFrame"):
+    if is_polars_frame(data):
         return polars_source(data)
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return arrow_source("the Arrow table", data.schema, lambda wanted: pa.table(data.select(wanted)))
     if isinstance(data, pa.RecordBatchReader):
         return reader_source(data)
-    if isinstance(data, ds.Dataset):
+    if is_dataset(data):
         # Little read-ahead: DuckDB's limit does not cover Arrow's memory.
-        ahead = {"batch_size": BATCH, "batch_readahead": 1, "fragment_readahead": 1}
-        return arrow_source(
-            "the Arrow dataset", data.schema, lambda wanted: data.scanner(wanted, **ahead).to_reader()
-        )
-    if kind == "DuckDBPyRelation":
+        scanner = partial(data.scanner, batch_size=BATCH, batch_readahead=1, fragment_readahead=1)
+        return arrow_source("the Arrow dataset", data.schema, lambda wanted: scanner(wanted).to_reader())
+    if is_relation(data):
         what = "the DuckDB relation"
         schema = attempt(lambda: data.limit(0).to_arrow_table().schema, what, ArrowSource.otherwise)
         return arrow_source(what, schema, lambda wanted: select_columns(data.to_arrow_reader(2048), wanted))
@@ -190,29 +215,31 @@ def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     )
 
 
-def arrow_source(what: str, schema: Any, data: Callable[[list[str]], Any]) -> ArrowSource:
+def arrow_source(
+    what: str, schema: pa.Schema, data: Callable[[list[str]], pa.Table | pa.RecordBatchReader]
+) -> ArrowSource:
     return ArrowSource(what, schema.names, lambda wanted: select_fields(schema, wanted), data)
 
 
-def select_fields(schema: Any, wanted: list[str]) -> Any:
+def select_fields(schema: pa.Schema, wanted: list[str]) -> pa.Schema:
     return pa.schema([schema.field(column) for column in wanted])
 
 
-def select_columns(reader: Any, wanted: list[str]) -> Any:
+def select_columns(reader: pa.RecordBatchReader, wanted: list[str]) -> pa.RecordBatchReader:
     """A reader of the wanted columns."""
     schema = select_fields(reader.schema, wanted)
     return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
 
 
-def reader_source(reader: Any) -> ArrowSource:
+def reader_source(reader: pa.RecordBatchReader) -> ArrowSource:
     """A reader. Reading it twice is an error: it would give an empty histogram."""
 
-    def schema(wanted: list[str]) -> Any:
+    def schema(wanted: list[str]) -> pa.Schema:
         if reader in _already_read:
             raise InputError(f"{ONCE} was read already, and it can be read only once")
         return select_fields(reader.schema, wanted)
 
-    def stream(wanted: list[str]) -> Any:
+    def stream(wanted: list[str]) -> pa.RecordBatchReader:
         schema(wanted)
         _already_read.add(reader)
         return select_columns(reader, wanted)
@@ -220,10 +247,10 @@ def reader_source(reader: Any) -> ArrowSource:
     return ArrowSource(ONCE, reader.schema.names, schema, stream)
 
 
-def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
+def pandas_source(frame: pd.DataFrame, *, as_text: bool) -> ArrowSource:
     names = [str(column) for column in frame.columns]
 
-    def convert(rows: Any, wanted: list[str]) -> Any:
+    def convert(rows: pd.DataFrame, wanted: list[str]) -> pa.Table:
         arrays = [pandas_column(rows.iloc[:, names.index(column)], as_text=as_text) for column in wanted]
         return pa.table(arrays, names=wanted)
 
@@ -236,7 +263,7 @@ def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
     )
 
 
-def pandas_column(series: Any, *, as_text: bool = False) -> Any:
+def pandas_column(series: pd.Series, *, as_text: bool = False) -> ArrowColumn:
     """An Arrow column: Python objects and strings as text, categories by the type of their values."""
     kind = series.dtype
     if kind.kind == "O" and (kind.name == "object" or getattr(kind, "storage", "") == "python"):
@@ -253,16 +280,16 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     return pa.Table.from_pandas(series.to_frame("c"), preserve_index=False).column(0)
 
 
-def polars_source(frame: Any) -> ArrowSource:
+def polars_source(frame: pl.DataFrame | pl.LazyFrame) -> ArrowSource:
     import polars.selectors as cs  # pl.col reads a name from ^ to $ as a pattern
 
-    def select(wanted: list[str]) -> Any:
+    def select(wanted: list[str]) -> pl.LazyFrame:
         return frame.lazy().select([cs.by_name(column) for column in wanted])
 
-    def schema(wanted: list[str]) -> Any:
+    def schema(wanted: list[str]) -> pa.Schema:
         return select(wanted).head(0).collect().to_arrow().schema
 
-    def batches(wanted: list[str], common: Any) -> Iterator[Any]:
+    def batches(wanted: list[str], common: pa.Schema) -> Iterator[pa.RecordBatch]:
         for part in select(wanted).collect_batches(maintain_order=False):
             yield from part.to_arrow().cast(common).to_batches()
 

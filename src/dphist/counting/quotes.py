@@ -16,14 +16,17 @@ Guarantee: rows of an accepted file are read independently of each other.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from dphist.counting.workspace import attempt, open_text
+from dphist.counting.workspace import attempt
 from dphist.errors import InputError
 
 # DuckDB skips longer rows. It does so reliably up to the size of its buffer, of which `LONGEST_ROW` is half.
@@ -35,6 +38,7 @@ EMPTY: Final = 1 << 16
 BLOCK: Final = 1 << 20
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 BREAKS: Final = b"\n\r"
+NO_QUOTES: Final = np.empty(0, np.int64)
 UNREADABLE: Final = (
     "the file {path!r} cannot be read: {reason}, so its rows cannot be told apart; write it with a CSV library, "
     "or as Parquet"
@@ -43,6 +47,15 @@ LONG: Final = f"a row with quotes is longer than {LONGEST_ROW >> 20} MB"
 CLOSE: Final = f"a row has nearly the {SKIPPED >> 20} MB from which rows are skipped"
 GAP: Final = f"it has {EMPTY >> 11} KB of empty lines or more in succession"
 WRONG: Final = "it has quotes that are misplaced or not closed"
+
+
+CODECS: Final[dict[str, Literal["gzip", "zstd"]]] = {".gz": "gzip", ".zst": "zstd"}
+
+
+def open_text(path: str) -> pa.NativeFile:
+    """A stream of the bytes of a file, unpacked if DuckDB unpacks it, which also goes by the ending."""
+    file, ending = pa.OSFile(path, "r"), os.path.splitext(path.lower())[1]
+    return pa.CompressedInputStream(file, CODECS[ending]) if ending in CODECS else file
 
 
 def check_quotes(files: Sequence[str], delimiter: str) -> None:
@@ -69,7 +82,7 @@ class Mixed(Exception):
     """Why a row could change how others are read."""
 
 
-def read_blocks(stream: Any) -> Iterator[bytes]:
+def read_blocks(stream: pa.NativeFile) -> Iterator[bytes]:
     """The text in blocks, without a byte order mark. Raises `Mixed` for too many empty lines."""
     block = stream.read(BLOCK).removeprefix(b"\xef\xbb\xbf")
     before = b""
@@ -101,7 +114,7 @@ def has_strict_quotes(blocks: Iterator[bytes], delimiter: bytes) -> bool:
     is_open = False  # a quote, at the end of the block before
     row, quoted = 0, False  # bytes of the unfinished row, and whether it has a quote
     for block in blocks:
-        found = np.empty(0, np.int64)
+        found = NO_QUOTES
         if QUOTE in block or before == b'"':
             cells = np.frombuffer(before + block, np.uint8)
             quotes = np.flatnonzero(cells == QUOTE)
@@ -132,7 +145,7 @@ def has_strict_quotes(blocks: Iterator[bytes], delimiter: bytes) -> bool:
     return not is_open
 
 
-def row_ends(block: bytes, quotes: Any, is_open: bool) -> tuple[int, int] | None:
+def row_ends(block: bytes, quotes: NDArray[np.int64], is_open: bool) -> tuple[int, int] | None:
     """The places of the first and the last line break outside quotes."""
     if not len(quotes):
         first = [] if is_open else [place for place in map(block.find, (b"\n", b"\r")) if place >= 0]
@@ -155,7 +168,7 @@ def has_quotes_within_lines(blocks: Iterator[bytes], delimiter: bytes) -> bool:
     rest = b""
     for block in blocks:
         whole = rest + block
-        ends = row_ends(whole, (), False)
+        ends = row_ends(whole, NO_QUOTES, False)
         if ends is not None or len(whole) > LONGEST_ROW:
             check_length(len(whole) if ends is None else ends[0], True)
         end = 0 if ends is None else ends[1] + 1

@@ -10,20 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist.aliases import ChunkedArray
 from dphist.counting import sql
 from dphist.counting.sql import ITEMS, Pairs
 from dphist.counting.task import RoundsTask, Secret
 from dphist.counting.workspace import MEGABYTE
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
     from dphist.counting.duckdb import DuckDBSession
 
+T = TypeVar("T")
 IntArray = NDArray[np.int64]
 
 # Distinct pairs as they are read, and the number of items of all users.
@@ -125,8 +129,7 @@ class DuckDBRounds(Secret):
         with self._arrays(rows):
             self._create(USERS, f"SELECT *, CAST(row_number() OVER () AS INTEGER) AS number FROM ({users})")
         if self._rows(f"SELECT 1 FROM {USERS} WHERE {ITEMS} > {most} LIMIT 1"):
-            order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
-            self._rows(drop_beyond(pairs, most, order))
+            self._rows(drop_beyond(pairs, most, sql.item_order(task.choice, pairs.items)))
         self._create(NAMES, numbered_items(pairs, self.listed, task.ordered))
         self.items = int(self._rows(f"SELECT count(*) FROM {NAMES}")[0][0])
         several = f"FROM {USERS}" + (f" WHERE {ITEMS} > 1" if task.alone else "")
@@ -147,11 +150,6 @@ class DuckDBRounds(Secret):
         self._live = ""  # before the first round
         self._on_lists = np.ones(self.items, bool)
         self._found: IntArray | None = None
-
-    @cached_property
-    def schema(self) -> Any:
-        query = f"SELECT {', '.join(self.pairs.items)} FROM {NAMES} LIMIT 0"
-        return self._run(lambda connection: connection.sql(query).to_arrow_table().schema)
 
     @cached_property
     def known(self) -> NDArray[np.bool_]:
@@ -223,15 +221,11 @@ class DuckDBRounds(Secret):
         columns = self._by_item(f"SELECT i, {totals} FROM {FOUND} JOIN ({users}) USING (u) GROUP BY i")
         return tuple(column[found] for column in columns)
 
-    def rows(self, found: IntArray) -> list[Any]:
+    def rows(self, found: IntArray) -> list[ChunkedArray]:
         chosen = pa.table({"i": found, "place": np.arange(len(found))})
         query = f"SELECT {', '.join(self.pairs.items)} FROM {CHOSEN} JOIN {NAMES} USING (i) ORDER BY place"
-
-        def read(connection: Any) -> Any:
-            connection.register(CHOSEN, chosen)
-            return connection.sql(query).to_arrow_table()
-
-        return list(self._run(read).columns)
+        self._run(lambda connection: connection.register(CHOSEN, chosen))
+        return self.session.table(query, self.what).columns
 
     def close(self) -> None:
         for table in self._tables:
@@ -239,15 +233,14 @@ class DuckDBRounds(Secret):
         self._run(lambda connection: connection.unregister(CHOSEN))
         self._rows(f"SET memory_limit = '{self._memory}B'")
 
-    def _run(self, action: Callable[[Any], Any]) -> Any:
+    def _run(self, action: Callable[[DuckDBPyConnection], T]) -> T:
         return self.session.run(lambda: action(self.session.connection), self.what)
 
-    def _rows(self, statement: str) -> list[Any]:
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self.session.execute(statement, self.what)
 
-    def _numbers(self, query: str) -> dict[str, Any]:
-        numbers: dict[str, Any] = self._run(lambda connection: connection.execute(query).fetchnumpy())
-        return numbers
+    def _numbers(self, query: str) -> dict[str, NDArray[Any]]:
+        return self._run(lambda connection: connection.execute(query).fetchnumpy())
 
     def _create(self, table: str, query: str) -> int:
         """Create a table; the number of its rows."""

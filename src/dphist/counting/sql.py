@@ -11,18 +11,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dphist.counting.task import (
     FINE_LIMIT,
     FINE_STEPS,
     LONGEST_VALUE,
+    Choice,
     Events,
     Value,
     vectors_of,
 )
 from dphist.counting.workspace import LOOKS_LIKE_DATA, column_list, is_data, short_name
 from dphist.errors import InputError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
@@ -124,7 +128,7 @@ class Opened:
 
     relation: str
     columns: dict[str, tuple[str, str]]
-    readers: Sequence[Any] = ()
+    readers: Sequence[DuckDBPyConnection] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Source:
     open: Callable[[list[str]], Opened]
 
 
-def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
+def describe(connection: DuckDBPyConnection, relation: str) -> list[tuple[str, str]]:
     """Names and types of the columns of a FROM item."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return [(str(row[0]), str(row[1])) for row in rows]
@@ -195,6 +199,11 @@ class Relation:
         rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation})"
         present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
         return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
+
+
+def item_order(choice: Choice, items: list[str]) -> str:
+    """The keyed order in which a user's items are chosen."""
+    return (portable_order if choice.portable else fast_order)(choice.key, items)
 
 
 def fast_order(key: bytes, items: list[str]) -> str:

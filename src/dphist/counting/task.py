@@ -10,20 +10,23 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor, isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from dphist.certificate.request import Column
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
+
+    from dphist.aliases import ArrowColumn
 
 # A user or an item of more bytes is treated as missing, so that hash tables, batches and outputs stay bounded.
 LONGEST_VALUE: Final = 1 << 13
 
 
-def is_frame(source: Any) -> bool:
+def is_frame(source: object) -> bool:
     """True for an object in memory or a Spark DataFrame, False for paths and database addresses."""
     return not isinstance(source, (str, os.PathLike, tuple, list))
 
@@ -51,7 +54,7 @@ class Events:
     """
 
     # Hidden: an address may contain a password, and a frame contains the data.
-    source: Any = field(repr=False)
+    source: object = field(repr=False)
     user: str
     items: tuple[Column, ...]
     table: str | None = None
@@ -238,15 +241,15 @@ class Counted(Protocol):
     """A histogram of true counts, for the noise stage only."""
 
     @property
-    def schema(self) -> Any:
-        """Arrow schema, under any names: the item columns, the count and a sum per value, in steps (int64)."""
+    def schema(self) -> pa.Schema:
+        """Under any names: the item columns, the count and a sum per value, in steps (int64)."""
 
     @property
     def at_rank(self) -> int:
         """The count of the task's rank; 0 without a rank, or with fewer items than that."""
 
-    def batches(self) -> Iterator[Any]:
-        """Arrow record batches; they can be read once."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, which can be read once."""
 
 
 class RoundsCount(Protocol):
@@ -254,10 +257,6 @@ class RoundsCount(Protocol):
 
     Items have the numbers 0, 1, ... Results are arrays of whole numbers by item number unless stated otherwise.
     """
-
-    @property
-    def schema(self) -> Any:
-        """Arrow schema of the item columns, under any names."""
 
     @property
     def items(self) -> int:
@@ -300,8 +299,8 @@ class RoundsCount(Protocol):
         and to a column of a vector y a / lattice, rounded towards 0.
         """
 
-    def rows(self, found: NDArray[np.int64]) -> list[Any]:
-        """The found items, as an Arrow array for each item column."""
+    def rows(self, found: NDArray[np.int64]) -> Sequence[ArrowColumn]:
+        """The found items, by item column."""
 
 
 class Engine(Protocol):
@@ -314,10 +313,6 @@ class Engine(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
-    @property
-    def name(self) -> str:
-        """The name of the engine, duckdb or spark."""
-
     def size(self, public_items: Events) -> int:
         """The number of distinct items in a public list."""
 
@@ -327,8 +322,9 @@ class Engine(Protocol):
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
         """Count. The true counts are available within the context only."""
 
-    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[Any]:
-        """Read the events for counting in rounds: DuckDB returns a `RoundsCount`, Spark its own `SparkRounds`.
 
-        The result can be used within the context only.
-        """
+class RoundsEngine(Engine, Protocol):
+    """An engine that counts in rounds by numbers of items. Spark has its own `SparkRounds`, on the executors."""
+
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
+        """Read the events for counting in rounds. The result can be used within the context only."""

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from dphist.counting.task import Resources
 from dphist.errors import DphistError, InputError, InvalidParameter
 from dphist.publishing import ATTEMPTS, defer_signals, hold, remove_abandoned
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or its format does not match its name"
 NO_ROOM: Final = (
@@ -62,14 +63,6 @@ def about_sql(error: Exception | str) -> str:
     line = str(error).strip().split("\n", 1)[0]
     line = re.sub(r"\s+", " ", re.sub(r"^[A-Za-z ]+ Error: ", "", line)).rstrip(".;! ")
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
-
-
-def open_text(path: str) -> Any:
-    """A stream of the bytes of a file, unpacked if DuckDB unpacks it, which also goes by the ending."""
-    import pyarrow as pa
-
-    ending = os.path.splitext(path.lower())[1]
-    return pa.input_stream(path, compression={".gz": "gzip", ".zst": "zstd"}.get(ending))
 
 
 def name_list(names: Sequence[str]) -> str:
@@ -302,11 +295,11 @@ def remove_killed_folders(root: Path) -> None:
                     continue
 
 
-class SessionKeeper:
+class SessionKeeper(Generic[S]):
     """Opens a session for each call; calls within `with engine:` share one, unless it has failed."""
 
     _open: ExitStack | None = None
-    _idle: list[Any]
+    _idle: list[S]
 
     def __enter__(self) -> Self:
         self._open, self._idle = ExitStack(), []
@@ -318,7 +311,7 @@ class SessionKeeper:
         self._open = None
 
     @contextmanager
-    def _share(self, new: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    def _share(self, new: Callable[[], AbstractContextManager[S]]) -> Iterator[S]:
         """An idle session, or a new one."""
         if self._open is None:
             with new() as session:
@@ -327,36 +320,3 @@ class SessionKeeper:
             session = self._idle.pop() if self._idle else self._open.enter_context(new())
             yield session
             self._idle.append(session)
-
-
-def connect_duckdb(resources: Resources, folder: Path) -> Any:
-    """A private DuckDB connection that spills to the folder."""
-    check_address_space(resources)
-    import duckdb
-
-    memory = memory_for_counting(resources)
-    settings = {
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        # The first takes three times the memory for the user limit. The second moves repeated expressions out of
-        # TRY, so that one row that cannot be cast would fail the release.
-        "disabled_optimizers": "top_n_window_elimination,common_subexpressions",
-        "max_temp_directory_size": f"{int(shutil.disk_usage(folder).free * 0.9)}B",
-        "memory_limit": f"{memory}B",
-        "preserve_insertion_order": False,
-        "python_enable_replacements": False,  # a name in the user's SQL must not find a Python variable
-        "temp_directory": str(folder).replace("'", "''"),
-        "threads": threads_for_counting(resources, memory),
-        "TimeZone": "UTC",
-    }
-    # In the main thread DuckDB replaces the exception of a signal by a RuntimeError.
-    with defer_signals():
-        connection = duckdb.connect(":memory:")
-        # Not as `config` of the connection: DuckDB would not enforce the size of the temporary folder.
-        connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
-        connection.execute(f"SET VARIABLE dphist_memory = {memory}")  # for `reader_settings`
-        # In a notebook without widgets DuckDB refuses to report progress.
-        with suppress(duckdb.InvalidInputException):
-            connection.execute("SET enable_progress_bar = true")
-            connection.execute("SET enable_progress_bar_print = false")
-    return connection

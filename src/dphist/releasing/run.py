@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dphist.releasing.noise import Job
     from dphist.releasing.result import Release
     from dphist.sampling.rng import Rng
+    from dphist.spark.counting import SparkEngine
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
 _BLOCK_ROWS: Final = 1 << 20
@@ -148,7 +149,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             if request.in_rounds:  # 5. and 6. for each round
                 result = attempt.release = _in_rounds(request, planned, engine, events, target, attempt)
             else:
-                job = _prepare_job(request, planned, engine, events, attempt.receipt)
+                job = _prepare_job(request, planned, events, attempt.receipt)
                 assert isinstance(job.task, Task)
                 with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
                     result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
@@ -224,7 +225,7 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
     engine.check(task)
 
 
-def engine_for(request: Request) -> Engine:
+def engine_for(request: Request) -> DuckDBEngine | SparkEngine:
     folder = Path(request.temp_folder) if request.temp_folder is not None else None
     resources = Resources(request.memory, request.threads, folder)
     if request.engine_name == "spark":
@@ -289,9 +290,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 # 5. Count.
 
 
-def _prepare_job(
-    request: Request, plan: Plan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
-) -> Job:
+def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Mapping[str, Any] | None) -> Job:
     """Define what to count."""
     from dphist.certificate.proof import Nonzero, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job
@@ -300,7 +299,7 @@ def _prepare_job(
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
-    ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
+    ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and request.engine_name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
         cap = None  # no limit on items per user is needed, and one would only drop events
     task = Task(
@@ -330,7 +329,12 @@ def rounds_task(plan: Plan, request: Request, events: Events, rng: Rng) -> Round
 
 
 def _in_rounds(
-    request: Request, plan: Plan, engine: Engine, events: Events, target: Target | None, attempt: Attempt
+    request: Request,
+    plan: Plan,
+    engine: DuckDBEngine | SparkEngine,
+    events: Events,
+    target: Target | None,
+    attempt: Attempt,
 ) -> Release:
     """Count and add noise in rounds. Spark also writes a `target` that is a folder."""
     from dphist.certificate.proof import Nonzero
@@ -341,12 +345,14 @@ def _in_rounds(
     task = rounds_task(plan, request, events, rng)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, rng, attempt.receipt)
     watch = _watch(request, "adding noise") or (lambda _share: None)
-    with engine.rounds(task, _watch(request, "counting")) as counted:
-        if engine.name == "spark":
-            from dphist.spark.rounds import release_rounds_on_spark
+    counting = _watch(request, "counting")
+    if isinstance(engine, DuckDBEngine):
+        with engine.rounds(task, counting) as counted:
+            return release_rounds(job, counted, watch)
+    from dphist.spark.rounds import release_rounds_on_spark
 
-            return release_rounds_on_spark(job, counted, target, attempt.note_written, watch)
-        return release_rounds(job, counted, watch)
+    with engine.rounds(task, counting) as on_spark:
+        return release_rounds_on_spark(job, on_spark, target, attempt.note_written, watch)
 
 
 def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:

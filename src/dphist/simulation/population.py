@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -204,8 +204,8 @@ def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]
 def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatArray:
     """For each size n the t at which the probabilities 1 - exp(-w t) sum to n."""
 
-    def users_reached(t: FloatArray) -> Any:
-        return number @ -np.expm1(-np.outer(weights, t))
+    def users_reached(t: FloatArray) -> FloatArray:
+        return np.asarray(number @ -np.expm1(-np.outer(weights, t)))
 
     # From at most 1 expected item to all.
     low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))

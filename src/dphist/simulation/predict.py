@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
+from dphist.aliases import JsonObject
 from dphist.errors import InvalidParameter
 from dphist.model import LatticeNoise, Noise, Plan
 from dphist.planning.utility import LatticeTails, ReleaseMoments, count_noise, moments_with_offset
@@ -105,7 +107,7 @@ class Items(NamedTuple):
     mean: FloatArray
     variance: FloatArray
 
-    def take(self, places: Any) -> Items:
+    def take(self, places: slice | NDArray[np.bool_]) -> Items:
         return Items(*(column[places] for column in self))
 
 
@@ -237,7 +239,7 @@ def trial(
     limit: int | None = None,
     largest: int | None = None,
     names: Sequence[str] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """One release with seeded noise, and the expected number of released items. NOT PRIVATE.
 
     `largest` keeps only that many of the released counts, for a limit that replaces a top-k step. `names` are
@@ -248,9 +250,10 @@ def trial(
     limit = None if top else limit
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, limit=limit).released
-    whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
+    each = population.number.astype(np.int64)
+    whole = np.repeat(population.counts, each).astype(np.int64)
     # Independent of the noise, which has the same seed.
-    generator, each = np.random.default_rng([seed, 1]), population.number.astype(np.int64)
+    generator = np.random.default_rng([seed, 1])
     trials, chance = lost_users(population.counts, *population.under(limit))
     lost = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
     counts = (whole - lost)[: counted.items]
@@ -269,8 +272,12 @@ def trial(
 
 
 def trial_facts(
-    whole: IntArray, index: IntArray, columns: Mapping[str, Any], names: Sequence[str] | None, **facts: Any
-) -> dict[str, Any]:
+    whole: IntArray,
+    index: IntArray,
+    columns: Mapping[str, FloatArray | IntArray],
+    names: Sequence[str] | None,
+    **facts: float | None,
+) -> JsonObject:
     """What a trial released: `columns` of the items at `index` of the `whole`; the first one are their counts."""
     total, errors = int(whole.sum()), np.abs(next(iter(columns.values())) - whole[index])
     row_of = {item: row for row, item in enumerate(index.tolist())}

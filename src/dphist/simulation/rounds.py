@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import stats
 
+from dphist.aliases import ArrowArray, JsonObject
 from dphist.certificate.numbers import count_decimals, rounded
 from dphist.certificate.schema import Findings
 from dphist.errors import InvalidParameter
@@ -70,10 +71,6 @@ class ExpectedCounts:
         return self.population.under(self.noise.most_items)[0]
 
     @property
-    def schema(self) -> Any:
-        return pa.schema([("item", pa.int64())])
-
-    @property
     def items(self) -> int:
         return self.place.size
 
@@ -119,7 +116,7 @@ class ExpectedCounts:
         # Nobody looks at sums.
         return steps, *(np.zeros_like(steps) for part in self.noise.sums for _ in range(part.columns))
 
-    def rows(self, found: IntArray) -> list[Any]:
+    def rows(self, found: IntArray) -> list[ArrowArray]:
         return [pa.array(found)]
 
     def _pairs(self, items: IntArray) -> float:
@@ -234,7 +231,7 @@ def _measured(plan: Plan, counted: ExpectedCounts, numbers: IntArray, real: IntA
 
 def trial_in_rounds(
     plan: Plan, population: Population, seed: int, *, known: int = 0, names: Sequence[str] | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """One release in rounds with seeded noise, like `trial`, with the margins of the counts. NOT PRIVATE."""
     noise, rng = rounds_noise(plan), SeededRng(seed)
     place = np.repeat(np.arange(population.counts.size), population.number.astype(np.int64))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
+from dphist.aliases import JsonObject
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
 from dphist.model import Budget, Plan
@@ -72,7 +73,7 @@ class Prediction:
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "private": False,
             "notice": NOTICE,
@@ -215,7 +216,7 @@ class Simulation:
             f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}"
         )
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[JsonObject]:
         """One row per candidate, for `pandas.DataFrame`."""
         rows = [{**candidate.to_dict(), "option": candidate.name} for candidate in self.candidates]
         return [{key: value for key, value in row.items() if key != "private"} for row in rows]
@@ -224,7 +225,7 @@ class Simulation:
         best = None if self.hopeless else self.best
         return [candidate.cells(star=candidate is best) for candidate in self.candidates]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys of `dphist simulate --json`."""
         data = self.population
         return {
@@ -258,7 +259,7 @@ class Simulation:
 
 
 def simulate(
-    source: Any = None,
+    source: object = None,
     *,
     epsilon: float,
     delta: float,
@@ -309,7 +310,7 @@ def _whole_numbers(name: str, given: Sequence[int] | None) -> list[int] | None:
     return None if given is None else sorted({positive_count(f"each of the {name}", number) for number in given})
 
 
-def _count_population(source: Any, budget: Budget, columns: dict[str, Any]) -> Population:
+def _count_population(source: object, budget: Budget, columns: dict[str, Any]) -> Population:
     allowed = {"user", "item", "table", "query", "where", "input_format", "null_items"}
     for name in columns:
         if name not in allowed:

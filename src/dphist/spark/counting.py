@@ -16,7 +16,7 @@ from functools import partial, reduce
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Window
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -58,12 +58,11 @@ _checked_sessions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
-class SparkEngine(SessionKeeper):
+class SparkEngine(SessionKeeper[SparkSession]):
     """Counts with Spark, in the active session or in a new one."""
 
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
-    name: str = field(default="spark", init=False)
 
     def _session(self, events: Events) -> AbstractContextManager[Any]:
         new = partial(session_for, events.source, self.resources, self.cluster)

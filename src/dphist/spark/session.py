@@ -72,7 +72,7 @@ class Cluster:
 def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[Any]:
     """The session of a DataFrame, the active one, or a new one that is stopped afterwards."""
     require_pyspark()
-    session = source.sparkSession if is_spark_frame(source) else active_session()  # type: ignore[attr-defined]
+    session = source.sparkSession if is_spark_frame(source) else active_session()
     if session is None:
         with private_folder(resources.folder) as folder, new_session(resources, cluster, folder) as new, quiet():
             yield new
