@@ -6,10 +6,12 @@ import math
 import re
 from importlib import import_module
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame
 
 Word = TypeVar("Word", bound=str)
 
@@ -151,7 +153,7 @@ def postgres_driver() -> Any:
     return package("adbc_driver_postgresql.dbapi", "postgres")
 
 
-def is_spark_frame(value: object) -> bool:
+def is_spark_frame(value: object) -> TypeGuard[DataFrame]:
     """Recognise Spark DataFrames, classic and Connect, by class names, without importing Spark."""
     names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
     return ("pyspark", "DataFrame") in names

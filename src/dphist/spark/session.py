@@ -18,13 +18,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from dphist.counting.task import Progress, Resources
 from dphist.counting.workspace import available_memory, private_folder, size_of, threads_for_counting
 from dphist.errors import InputError, InvalidParameter, MissingExtra, install_command, is_spark_frame, package
+
+if TYPE_CHECKING:
+    import logging
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dphist.aliases import ArrowColumn, ChunkedArray
 
 NEEDED: Final = f"the Spark engine needs PySpark 4: {install_command('spark')}"
 LEAST_VERSION: Final = 4
@@ -69,10 +76,10 @@ class Cluster:
 
 
 @contextmanager
-def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[Any]:
+def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[SparkSession]:
     """The session of a DataFrame, the active one, or a new one that is stopped afterwards."""
     require_pyspark()
-    session = source.sparkSession if is_spark_frame(source) else active_session()  # type: ignore[attr-defined]
+    session = source.sparkSession if is_spark_frame(source) else active_session()
     if session is None:
         with private_folder(resources.folder) as folder, new_session(resources, cluster, folder) as new, quiet():
             yield new
@@ -104,7 +111,7 @@ def is_supported(version: str) -> bool:
     return major.isdigit() and int(major) >= LEAST_VERSION
 
 
-def active_session() -> Any:
+def active_session() -> SparkSession | None:
     """The session of this thread, or of this process."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -115,13 +122,19 @@ def active_session() -> Any:
     return SparkSession(context) if active is None and context is not None else active
 
 
+def java_of(session: SparkSession) -> Any:
+    """The Java classes of a classic session."""
+    assert session._jvm is not None
+    return session._jvm
+
+
 _lock = threading.Lock()
 # For each session, the original values of changed settings and the number of counts that changed them.
-_changed: weakref.WeakKeyDictionary[Any, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
+_changed: weakref.WeakKeyDictionary[SparkSession, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
-def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
+def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of the session; the last of several concurrent counts restores them."""
     names = []
     try:
@@ -149,7 +162,7 @@ def quiet() -> Iterator[None]:
     """Disable PySpark's error log, which quotes data."""
     from pyspark.logger import PySparkLogger
 
-    def reject(_record: Any) -> bool:
+    def reject(_record: logging.LogRecord) -> bool:
         return False
 
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
@@ -162,7 +175,7 @@ def quiet() -> Iterator[None]:
             logger.removeFilter(reject)
 
 
-def frame_in(session: Any, table: Any) -> Any:
+def frame_in(session: SparkSession | None, table: pa.Table) -> DataFrame:
     """An Arrow table as a DataFrame of the given session, or of the active one."""
     require_pyspark()
     from pyspark.sql import SparkSession
@@ -173,7 +186,7 @@ def frame_in(session: Any, table: Any) -> Any:
     return arrow_frame(chosen, table, table.column_names)
 
 
-def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
+def arrow_frame(session: SparkSession, data: pa.Table | pa.RecordBatchReader, names: list[str]) -> DataFrame:
     """A Spark DataFrame with these column names, from an Arrow table or reader.
 
     Timestamps are truncated to microseconds. Times of day, durations and decimals of more than 38 digits become
@@ -188,7 +201,7 @@ def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
     return session.createDataFrame(ready, from_arrow_schema(ready.schema, prefer_timestamp_ntz=True))
 
 
-def spark_column(column: Any) -> Any:
+def spark_column(column: ChunkedArray) -> ArrowColumn:
     """An Arrow column in a type that Spark has."""
     types, kind = pa.types, column.type
     supported = {
@@ -212,7 +225,7 @@ def spark_column(column: Any) -> Any:
 
 
 @contextmanager
-def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
+def report_progress(session: SparkSession, progress: Progress | None) -> Iterator[None]:
     """Call `progress` with the increasing share of finished tasks, and with 1 at the end."""
     context = getattr(session, "_sc", None)  # Spark Connect has none
     if progress is None or context is None:
@@ -248,7 +261,7 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
 
 
 @contextmanager
-def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterator[Any]:
+def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
     """A new session. Java logs to the private folder, because its errors quote data."""
     require_java()
     settings = settings_for(resources, cluster, folder)
@@ -316,7 +329,7 @@ def check_master(master: str) -> None:
     raise InputError(f"Spark does not start: no master answers at {master!r}")
 
 
-def start_session(settings: Mapping[str, str]) -> Any:
+def start_session(settings: Mapping[str, str]) -> SparkSession:
     """Start Spark, and Java unless this process has started it before."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -340,7 +353,9 @@ def reset_java(settings: Iterable[str]) -> None:
     """Remove our folder and settings from Java, so that later sessions of this process do not inherit them."""
     from pyspark import SparkContext
 
-    java: Any = SparkContext._jvm
+    java = SparkContext._jvm
+    if java is None:
+        return
     with suppress(Exception):
         getattr(getattr(java, "org.apache.spark.util.Utils$"), "MODULE$").clearLocalRootDirs()
         for name in settings:
