@@ -37,7 +37,7 @@ class Numbered:
             every = kept if counted.known is None else kept.unionAll(counted.known).distinct()
         rows = every.orderBy(*(every[name].asc_nulls_last() for name in every.columns)).toArrow()
         self.names = rows.select(items)
-        self.entries = rows[ENTRY].to_pylist() if counted.entries is not None else None
+        self.entries = rows[ENTRY].to_numpy() if counted.entries is not None else None
         self.items = rows.num_rows
         numbered = rows.append_column(NUMBER, pa.array(range(self.items), pa.int64()))
         self.frame = arrow_frame(counted.session, numbered, numbered.column_names).persist()
@@ -87,7 +87,7 @@ class Numbered:
         return tuple(column[found] for column in self._numbers(self.counted.measure(limit)))
 
     def rows(self, found: IntArray) -> list[Any]:
-        return list(self.names.take(pa.array(found)).columns)
+        return list(self.names.take(pa.array(found, pa.int64())).columns)
 
     def _choose(self, found: IntArray) -> None:
         chosen = np.isin(np.arange(self.items), found)
@@ -98,7 +98,7 @@ class Numbered:
         # All items of a public list are measured. Tests ask for some of them: the others leave the pairs.
         pairs = self.counted.pairs
         self.counted.pairs = self.counted.joined(pairs, self._with(chosen), "left_semi", "merge")
-        self.counted.choose(None)
+        self.counted.choose(pairs)
         self.counted.pairs = pairs
 
     def _with(self, chosen: NDArray[np.bool_]) -> Any:
@@ -109,7 +109,7 @@ class Numbered:
     def _matched(self) -> Any:
         """The items in the types of the input, and their numbers."""
         items = self.counted.items
-        if self.entries is None:
+        if self.entries is None or self.counted.entries is None:
             return self.frame.select(*items, NUMBER)
         numbers = sql.array(*map(sql.lit, np.argsort(self.entries).tolist()))
         matched = self.counted.entries.where("matched").withColumn(NUMBER, sql.get(numbers, sql.col(ENTRY)))
