@@ -90,9 +90,9 @@ def test_plans_that_do_not_hold_are_refused(sketch: MisraGries, options: dict[st
 
 def test_a_changed_plan_is_refused(sketch: MisraGries) -> None:
     plan = planned(max_nonzero=K)
-    assert isinstance(plan.noise.tau_steps, int)  # type: ignore[union-attr]
+    assert isinstance(plan.noise, LatticeNoise)
     with pytest.raises(NotPrivate):
-        sketch.release(replace(plan, noise=replace(plan.noise, limit=plan.noise.tau_steps // 2)))  # type: ignore
+        sketch.release(replace(plan, noise=replace(plan.noise, tau_steps=plan.noise.tau_steps // 2)))
     with pytest.raises(InvalidParameter, match="plan must be a"):
         sketch.release("plan")  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ from dphist.sampling.rng import SeededRng
 from dphist.sampling.sampler import Repeatable
 from dphist.spark import noise as on_spark
 from dphist.spark import rounds as rounds_on_spark
-from dphist.spark.counting import on_executors
+from dphist.spark.dataframes import on_executors
 from processes import tree, wait_until
 from spark_cluster import ON_SPARK, Cluster
 

@@ -26,7 +26,7 @@ from dphist.releasing.noise import noise_of_group
 from dphist.releasing.rounds import ALONE, HIDDEN, KNOWN, Found, Measurement
 from dphist.sampling.rng import Rng
 from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Repeatable
-from dphist.spark import lists
+from dphist.spark import dataframes
 from dphist.spark import rounds as rounds_on_spark
 from dphist.spark.lists import SparkRounds
 from dphist.spark.noise import SparkRelease, mix_numbers, new_key
@@ -212,7 +212,7 @@ def overheard(frame: DataFrame) -> Iterator[tuple[list[Any], list[str]]]:
 
     def looking(frame: Any) -> Any:
         plans.append(plan_of(frame))
-        return lists.detached(frame)
+        return dataframes.detached(frame)
 
     with mock.patch.object(rounds_on_spark, "detached", looking):
         patches = [mock.patch.object(kind, name, listening(name)) for name in ACTIONS]

@@ -15,8 +15,8 @@ from pyspark.sql import functions as sql
 from dphist.counting.sql import COUNT, sum_names
 from dphist.counting.task import Progress, Resources, RoundsTask
 from dphist.spark.counting import ENTRY, SparkEngine, with_all_entries
+from dphist.spark.dataframes import arrow_frame
 from dphist.spark.lists import POOLED, SparkRounds
-from dphist.spark.session import arrow_frame
 from spark_shared import OnSpark, shared_session
 
 IntArray = NDArray[np.int64]
@@ -40,7 +40,7 @@ class Numbered:
         self.entries = rows[ENTRY].to_numpy() if counted.entries is not None else None
         self.items = rows.num_rows
         numbered = rows.append_column(NUMBER, pa.array(range(self.items), pa.int64()))
-        self.frame = arrow_frame(counted.session, numbered, numbered.column_names).persist()
+        self.frame = arrow_frame(counted.session, numbered).persist()
         self.on_lists = np.ones(self.items, dtype=np.bool_)
         self.alive: Any = None
 

@@ -209,7 +209,8 @@ def build_on_spark(
     require_pyspark()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from dphist.spark.counting import check_executors, on_executors, pairs_of, run
+    from dphist.spark.counting import check_executors, pairs_of, run
+    from dphist.spark.dataframes import on_executors
 
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, events)

@@ -7,7 +7,6 @@ part of the histogram is recomputed with the same counts.
 from __future__ import annotations
 
 import re
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -19,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from dphist import __version__
 from dphist.counting.duckdb import DuckDBEngine
@@ -46,12 +44,12 @@ from dphist.counting.task import (
 )
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
+from dphist.spark.dataframes import all_of, arrow_frame, on_executors, persist
 from dphist.spark.inputs import counted_column, number, read_rows
-from dphist.spark.lists import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of, persist
-from dphist.spark.session import Cluster, arrow_frame, report_progress, session_for
+from dphist.spark.lists import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of
+from dphist.spark.session import Cluster, report_progress, session_for
 
 T = TypeVar("T")
-OnBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ENTRY: Final = "entry"
 SUM: Final = re.compile(r"v\d+")  # item columns are i0, i1, ...
@@ -155,14 +153,6 @@ def run(action: Callable[[], T], what: str) -> T:
     return attempt(action, what, STOPPED)
 
 
-def on_executors(frame: DataFrame, function: OnBatches, schema: StructType | str) -> DataFrame:
-    """The result of a function on the Arrow batches of a frame, where they are."""
-    with warnings.catch_warnings():
-        # PySpark warns about new versions of pandas, which this does not use.
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support", category=FutureWarning)
-        return frame.mapInArrow(function, schema)
-
-
 def dphist_version(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
@@ -225,12 +215,12 @@ def listed_pairs(
     table = DuckDBEngine().public_table(bring_here(task.public_items), kinds, task.events.null_items)
     # Numbered, because Spark truncates times to microseconds, which may make different entries equal.
     numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
-    entries = arrow_frame(session, numbered, numbered.column_names)
+    entries = arrow_frame(session, numbered)
     if others:
         return pairs, items, entries, what
     keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
     same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
-    return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
+    return pairs.join(keys, all_of(same), "left_semi"), items, entries, what
 
 
 def count_users(pairs: DataFrame, items: list[str], task: Task) -> DataFrame:
@@ -304,7 +294,7 @@ def with_all_entries(entries: DataFrame, counts: DataFrame, items: list[str], su
     """Every entry of the public list with its count and sums, 0 where no user has it."""
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
     # A merge join: a broadcast join would collect a small histogram on the driver.
-    joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
+    joined = entries.join(counts.hint("merge"), all_of([entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
     numbers = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
     return joined.select(*values, entries[ENTRY], *numbers)

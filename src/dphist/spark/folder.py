@@ -7,7 +7,6 @@ certificate appear together. File systems that cannot rename a folder, such as o
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,8 @@ from dphist.errors import OutputError
 from dphist.outputs.target import Target, Written, already_exists
 from dphist.outputs.write import NOT_A_RELEASE
 from dphist.publishing import defer_signals
-from dphist.spark.session import java_of
+from dphist.spark.inputs import without_patterns
+from dphist.spark.session import is_connect, java_of
 
 T = TypeVar("T")
 Placed = Callable[[Written], None]
@@ -88,11 +88,6 @@ def spark_address(target: Target) -> str:
     return plain if "://" in plain else "file://" + os.path.abspath(plain)
 
 
-def without_patterns(address: str) -> str:
-    """The address with glob characters escaped."""
-    return re.sub(r"([\\\[\]{}*?])", r"\\\1", address)
-
-
 def write_rows(frame: DataFrame, address: str) -> None:
     frame.write.option("maxRecordsPerFile", ROWS_A_FILE).parquet(address)
 
@@ -126,7 +121,7 @@ class FileSystem:
     """Spark's file system of a target."""
 
     def __init__(self, session: SparkSession, target: Target) -> None:
-        if not hasattr(session, "_jsparkSession"):
+        if is_connect(session):
             raise OutputError("Spark Connect cannot write folders: write a file, or use a classic Spark session")
         self.path, self._target = java_of(session).org.apache.hadoop.fs.Path, target
         self.final = self.path(spark_address(target))

@@ -51,7 +51,8 @@ from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.workspace import about_sql, attempt, column_list, header_names
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_secrets
-from dphist.spark.session import arrow_frame, java_of
+from dphist.spark.dataframes import arrow_frame, numbered
+from dphist.spark.session import is_connect, java_of
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ KEPT: Final = {
 FLOATS: Final = {"float": "FLOAT", "double": "DOUBLE"}
 NUMBERS: Final = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", *FLOATS})
 NESTED: Final = ("array", "struct", "map")
+TEXTS: Final = ("string", "char", "varchar")
 # All fields, and times with all digits, in any session zone.
 TO_JSON: Final = {
     "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -191,12 +193,11 @@ def find_source(session: SparkSession, events: Events, probe: bool) -> SparkSour
 
 def columns_of(frame: DataFrame, names: Sequence[str] | None = None) -> Callable[[list[str]], DataFrame]:
     """Selects columns of a frame by position, because Spark's names ignore case."""
-    known = list(names or frame.columns)
-    numbered = frame.toDF(*(f"n{k}" for k in range(len(known))))
+    known, rows = list(names or frame.columns), numbered(frame)
 
     def select(wanted: list[str]) -> DataFrame:
         places = [f"n{known.index(name)}" for name in wanted]
-        return numbered.select(*(numbered[place].alias(f"c{k}") for k, place in enumerate(places)))
+        return rows.select(*(rows[place].alias(f"c{k}") for k, place in enumerate(places)))
 
     return select
 
@@ -215,14 +216,19 @@ def memory_source(session: SparkSession, data: object, as_text: bool, probe: boo
     return SparkSource(source.what, list(source.names), select)
 
 
+def without_patterns(address: str) -> str:
+    """The address with glob characters escaped."""
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", address)
+
+
 def local_address(path: str) -> str:
-    """The address of a local file, with the characters of Spark's patterns escaped."""
+    """The address of a local file, which is not a pattern."""
     name = os.path.basename(path)
     if name.startswith(("_", ".")):
         raise InputError(f"the file {path!r} has a name that Spark treats as hidden: rename it")
     if ":" in name:
         raise InputError(f"the file {path!r} has a colon in its name, which Spark does not support: rename it")
-    return "file://" + re.sub(r"([\\\[\]{}*?])", r"\\\1", os.path.abspath(path))
+    return "file://" + without_patterns(os.path.abspath(path))
 
 
 def folder_option(files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -272,9 +278,8 @@ def parquet_source(session: SparkSession, files: list[str], what: str) -> SparkS
         if frame.columns[: len(names)] != names:
             raise ValueError("Spark reads other columns")
         arrow = [kind for _, kind in footer] + [""] * (len(frame.columns) - len(names))
-        numbered = frame.toDF(*(f"n{k}" for k in range(len(arrow))))
-        columns = [parquet_column(numbered[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)]
-        rows = numbered.select(*columns)
+        rows = numbered(frame)
+        rows = rows.select(*(parquet_column(rows[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)))
         # DuckDB's names for the types.
         kinds = [
             {"null": NOTHING, "uint64": "UBIGINT"}.get(known) or {**KEPT, **FLOATS}.get(kind, kind).upper()
@@ -366,19 +371,19 @@ def json_source(session: SparkSession, files: list[str], kind: str, what: str) -
 def lines_source(lines: DataFrame, what: str) -> SparkSource:
     """Lines with one JSON object each, and the columns of folders. A row's own value takes precedence."""
     folders = lines.columns[1:]
-    numbered = lines.toDF(*(f"f{k}" for k in range(len(lines.columns))))
-    line = sql.try_validate_utf8(sql.trim(numbered["f0"], sql.lit(" \t\r")))
+    rows = numbered(lines)
+    line = sql.try_validate_utf8(sql.trim(rows["n0"], sql.lit(" \t\r")))
     # Spark would accept an array of one object, and ignore text after the object.
     valid = sql.when(sql.startswith(line, sql.lit("{")) & sql.endswith(line, sql.lit("}")), line)
 
     def select(wanted: list[str]) -> DataFrame:
         keys = StructType([StructField(name, StringType()) for name in wanted])
-        parsed = numbered.select("*", sql.from_json(valid, keys, FROM_JSON).alias("object"))
+        parsed = rows.select("*", sql.from_json(valid, keys, FROM_JSON).alias("object"))
         cells = []
         for k, name in enumerate(wanted):
             value = sql.col("object").getField(name)
             value = sql.when(value.isin(*NOT_FINITE), sql.trim(value, sql.lit('"'))).otherwise(value)
-            from_folder = [parsed[f"f{folders.index(name) + 1}"]] if name in folders else []
+            from_folder = [parsed[f"n{folders.index(name) + 1}"]] if name in folders else []
             cells.append(sql.coalesce(value, *from_folder).alias(f"c{k}"))
         return parsed.select(*cells)
 
@@ -472,7 +477,7 @@ def limit_value(column: Column, kind: str) -> Column:
     if kind.startswith((*NESTED, "variant")):
         written = sql.to_json(column, TO_JSON) if kind.startswith(NESTED) else column.cast("string")
         return sql.when(sql.octet_length(written) <= LONGEST_VALUE, column)
-    return limit_length(column) if kind.startswith(("string", "char", "varchar", "binary")) else column
+    return limit_length(column) if kind.startswith((*TEXTS, "binary")) else column
 
 
 def valid_text(column: Column) -> Column:
@@ -486,7 +491,7 @@ def number(column: Column, kind: str, name: str) -> Column:
         return column.cast("double")
     if kind == "void":
         return sql.lit(None).cast("double")
-    if not kind.startswith(("string", "char", "varchar")):
+    if not kind.startswith(TEXTS):
         raise not_summable(name)
     text = valid_text(column.cast("string"))
     return sql.when(text.rlike(NUMBER), text.try_cast("double"))
@@ -525,7 +530,7 @@ def columns_named(session: SparkSession, source: SparkSource, texts: Mapping[str
 
     For JSON every name that Spark parses is a column; too many do no harm.
     """
-    if not hasattr(session, "_jsparkSession"):
+    if is_connect(session):
         raise InputError("conditions are not supported through Spark Connect: filter the DataFrame first")
     exact = session.conf.get("spark.sql.caseSensitive") == "true"
     named: dict[str, str] = {}

@@ -8,8 +8,8 @@ docs/spark.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
@@ -19,6 +19,8 @@ from pyspark.sql import functions as sql
 
 from dphist.counting.sql import COUNT, ITEMS, sum_names, weighted_sum
 from dphist.counting.task import RoundsTask, Secret
+from dphist.spark.dataframes import all_of, persist
+from dphist.spark.session import is_connect
 
 # Columns of the pairs: the part of the user, whether it is their only item, all items of a user who has more than
 # count (else null), and the items of the user in round 0.
@@ -32,17 +34,6 @@ POOLED: Final = "pooled"
 # More parts for each core, or for so much input, only cost time.
 PARTS_OF_A_CORE: Final = 16
 BYTES_OF_A_PART: Final = 1 << 22
-
-
-@contextmanager
-def persist(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep the rows on the executors; lost ones are recomputed."""
-    rows = frame.persist()
-    try:
-        yield rows
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            rows.unpersist(blocking=False)
 
 
 @dataclass(eq=False, repr=False)
@@ -139,7 +130,7 @@ class SparkRounds(Secret):
         """Rows of two frames with the same item (and the same values in `more`)."""
         renamed = right.toDF(*(f"k_{name}" if name in (*self.items, *more) else name for name in right.columns))
         same = [_same(name, self.task.events.null_items and name in self.items) for name in (*more, *self.items)]
-        both = left.join(renamed.hint(hint), reduce(lambda a, b: a & b, same), how)
+        both = left.join(renamed.hint(hint), all_of(same), how)
         return both.drop(*(f"k_{name}" for name in (*self.items, *more)))
 
     def _several(self) -> DataFrame:
@@ -166,7 +157,7 @@ def number_of_parts(session: SparkSession, rows: DataFrame) -> int:
     setting = session.conf.get("spark.sql.shuffle.partitions")
     assert setting is not None
     most = int(setting)
-    if not hasattr(rows, "_jdf"):  # Spark Connect
+    if is_connect(session):
         return most
     cores = int(session.sparkContext.defaultParallelism)
     # Very large if Spark does not know.
@@ -187,15 +178,3 @@ def numbers_of_partitions(session: SparkSession, partitions: int) -> list[int]:
     # Each partition gets 64 numbers on average: none is left without.
     tried = session.range(0, 64 * partitions, 1, 1).select(number, place)
     return [number for _, number in sorted({place: number for number, place in tried.collect()}.items())]
-
-
-def detached(frame: DataFrame) -> DataFrame:
-    """A new frame of the same rows, without the plan that made them.
-
-    Spark would pass on that plan, and statistics that it estimated from true counts.
-    """
-    if not hasattr(frame, "_jdf"):  # Spark Connect
-        return frame
-    java, session = frame._jdf, frame.sparkSession
-    rows = session._jsparkSession.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
-    return DataFrame(rows, session)

@@ -35,10 +35,10 @@ from dphist.releasing.result import ARROW, ROWS_SHOWN, Release
 from dphist.releasing.summary import Summary
 from dphist.sampling.rng import DIGEST_BYTES, KEY_BYTES, ClosedRng, KeyedWords, Rng
 from dphist.sampling.sampler import Repeatable
-from dphist.spark.counting import SparkHistogram, on_executors, run
+from dphist.spark.counting import SparkHistogram, run
+from dphist.spark.dataframes import arrow_frame, detached, numbered, on_executors, persist
 from dphist.spark.folder import Placed, read_folder, write_folder
-from dphist.spark.lists import detached, persist
-from dphist.spark.session import frame_in
+from dphist.spark.session import is_connect, log_only
 
 ROWS_A_PART: Final = 1 << 20
 _WORD_BYTES: Final = 8
@@ -70,7 +70,9 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
             # A limit on users has replaced the top-k step: keep the largest noisy counts.
             frame = largest_rows(frame, len(noise.items), request.top)
         if target is not None and target.kind == "folder":
-            written, rows = write_rows(frame, histogram.what, model, target, force=request.force, placed=placed)
+            written, rows = write_release_folder(
+                frame, histogram.what, model, target, force=request.force, placed=placed
+            )
             return with_first_rows(rows, replace(model, written=written), written.rows)
         if is_spark_frame(request.input):
             with persist(frame) as rows:
@@ -172,14 +174,8 @@ def without_logging() -> Iterator[None]:
     def is_other_thread(_record: logging.LogRecord) -> bool:
         return threading.get_ident() != this_thread
 
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addFilter(is_other_thread)
-    try:
+    with log_only(is_other_thread, [logging.getLogger(name) for name in _LOGGERS]):
         yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_other_thread)
 
 
 # Released rows.
@@ -191,16 +187,16 @@ def without_traces(frame: DataFrame) -> DataFrame:
     This computes them. The number of parts depends on the number of rows: Spark's own choice would depend on the
     size of the shuffle, and so reveal how many items were counted but not released.
     """
-    numbered = frame.toDF(*(f"n{place}" for place in range(len(frame.columns))))
-    parts = max(1, -(-numbered.count() // ROWS_A_PART))
-    rows = numbered.repartition(parts, *numbered.columns).sortWithinPartitions(*numbered.columns)
+    rows = numbered(frame)
+    parts = max(1, -(-rows.count() // ROWS_A_PART))
+    rows = rows.repartition(parts, *rows.columns).sortWithinPartitions(*rows.columns)
     return rows.toDF(*frame.columns)
 
 
 def largest_rows(frame: DataFrame, items: int, limit: int) -> DataFrame:
     """The rows with the largest counts; the count follows the item's columns."""
-    names = [f"n{place}" for place in range(len(frame.columns))]
-    ordered = frame.toDF(*names).orderBy(sql.col(names[items]).desc(), *names[:items])
+    rows = numbered(frame)
+    ordered = rows.orderBy(sql.col(rows.columns[items]).desc(), *rows.columns[:items])
     return ordered.limit(limit).toDF(*frame.columns)
 
 
@@ -217,7 +213,7 @@ def collect_release(table: pa.Table, model: Release) -> Release:
     )  # fmt: skip
 
 
-def write_rows(
+def write_release_folder(
     frame: DataFrame, what: str, model: Release, target: Target, *, force: bool, placed: Placed | None
 ) -> tuple[Written, DataFrame]:
     """Write the rows and the certificate of a release as a folder. Also returns a frame of the rows in it."""
@@ -246,9 +242,9 @@ def compute_once(frame: DataFrame) -> DataFrame:
     They are stored in the session's checkpoint folder if there is one, otherwise on two executors each.
     """
     session = frame.sparkSession
-    context = getattr(session, "_sc", None)
-    if context is None:
+    if is_connect(session):
         return frame.localCheckpoint(eager=True)
+    context = session.sparkContext
     if context.getCheckpointDir() is not None:
         rows = frame.checkpoint(eager=True)
     elif context._jsc.sc().isLocal():
@@ -278,7 +274,7 @@ class SparkRelease(Release):
 
     def to_spark(self, session: SparkSession | None = None) -> DataFrame:
         """The Spark DataFrame, in its own session unless you name another."""
-        return self.frame if session is None else frame_in(session, self.to_arrow())
+        return self.frame if session is None else arrow_frame(session, self.to_arrow())
 
     def to_native(self) -> DataFrame:
         """The Spark DataFrame."""

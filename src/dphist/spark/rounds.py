@@ -48,11 +48,11 @@ from dphist.releasing.rounds import (
     unmeasured,
 )
 from dphist.sampling.rng import Rng
-from dphist.spark.counting import ENTRY, digest, on_executors, run, with_all_entries
+from dphist.spark.counting import ENTRY, digest, run, with_all_entries
+from dphist.spark.dataframes import arrow_frame, detached, on_executors
 from dphist.spark.folder import Placed
-from dphist.spark.lists import PARTS, POOLED, SparkRounds, detached
-from dphist.spark.noise import ExecutorStep, SparkRelease, new_key, without_logging, write_rows
-from dphist.spark.session import arrow_frame
+from dphist.spark.lists import PARTS, POOLED, SparkRounds
+from dphist.spark.noise import ExecutorStep, SparkRelease, new_key, without_logging, write_release_folder
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -77,10 +77,11 @@ def release_rounds_on_spark(
     is_folder = target is not None and target.kind == "folder"
     if not is_folder and not is_spark_frame(request.input):
         return release
-    rows = release.to_arrow()
-    frame = arrow_frame(counted.session, rows, rows.column_names)
+    frame = arrow_frame(counted.session, release.to_arrow())
     if target is not None and target.kind == "folder":
-        written, frame = write_rows(frame, counted.what, release, target, force=request.force, placed=placed)
+        written, frame = write_release_folder(
+            frame, counted.what, release, target, force=request.force, placed=placed
+        )
         release = replace(release, written=written)
     return SparkRelease(frame, release)
 

@@ -13,14 +13,12 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
 
 from dphist.counting.task import Progress, Resources
 from dphist.counting.workspace import available_memory, private_folder, size_of, threads_for_counting
@@ -29,9 +27,8 @@ from dphist.errors import InputError, InvalidParameter, MissingExtra, install_co
 if TYPE_CHECKING:
     import logging
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from dphist.aliases import ArrowColumn, ChunkedArray
 
 NEEDED: Final = f"the Spark engine needs PySpark 4: {install_command('spark')}"
 LEAST_VERSION: Final = 4
@@ -122,6 +119,11 @@ def active_session() -> SparkSession | None:
     return SparkSession(context) if active is None and context is not None else active
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect, which has no Java."""
+    return not hasattr(session, "_jsparkSession")
+
+
 def java_of(session: SparkSession) -> Any:
     """The Java classes of a classic session."""
     assert session._jvm is not None
@@ -162,17 +164,20 @@ def quiet() -> Iterator[None]:
     """Disable PySpark's error log, which quotes data."""
     from pyspark.logger import PySparkLogger
 
-    def reject(_record: logging.LogRecord) -> bool:
-        return False
-
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    with log_only(lambda _record: False, loggers):
+        yield
+
+
+@contextmanager
+def log_only(is_kept: Callable[[logging.LogRecord], bool], loggers: Sequence[logging.Logger]) -> Iterator[None]:
     for logger in loggers:
-        logger.addFilter(reject)
+        logger.addFilter(is_kept)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(reject)
+            logger.removeFilter(is_kept)
 
 
 def frame_in(session: SparkSession | None, table: pa.Table) -> DataFrame:
@@ -180,58 +185,21 @@ def frame_in(session: SparkSession | None, table: pa.Table) -> DataFrame:
     require_pyspark()
     from pyspark.sql import SparkSession
 
+    from dphist.spark.dataframes import arrow_frame
+
     chosen = session or SparkSession.getActiveSession()
     if chosen is None:
         raise InvalidParameter("there is no active Spark session: start one, or pass session=")
-    return arrow_frame(chosen, table, table.column_names)
-
-
-def arrow_frame(session: SparkSession, data: pa.Table | pa.RecordBatchReader, names: list[str]) -> DataFrame:
-    """A Spark DataFrame with these column names, from an Arrow table or reader.
-
-    Timestamps are truncated to microseconds. Times of day, durations and decimals of more than 38 digits become
-    text, and unsigned 64-bit integers become decimals.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    table = data if isinstance(data, pa.Table) else pa.Table.from_batches(data, data.schema)
-    columns = [spark_column(table.column(place)) for place in range(table.num_columns)]
-    ready = pa.table(columns, names=names)
-    # Otherwise a time without a zone would get the session's.
-    return session.createDataFrame(ready, from_arrow_schema(ready.schema, prefer_timestamp_ntz=True))
-
-
-def spark_column(column: ChunkedArray) -> ArrowColumn:
-    """An Arrow column in a type that Spark has."""
-    types, kind = pa.types, column.type
-    supported = {
-        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-        pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
-        pa.float16(): pa.float32(), pa.null(): pa.string(),
-    }  # fmt: skip
-    if kind in supported:
-        return column.cast(supported[kind])
-    if types.is_dictionary(kind):
-        return spark_column(column.cast(kind.value_type))
-    if types.is_timestamp(kind):
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if types.is_time(kind) or types.is_duration(kind):
-        cut = column.cast(pa.time64("us") if types.is_time(kind) else pa.duration("us"), safe=False)
-        return pa.array([None if cell is None else str(cell) for cell in cut.to_pylist()], pa.string())
-    if types.is_decimal256(kind):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if types.is_fixed_size_binary(kind) else column
+    return arrow_frame(chosen, table)
 
 
 @contextmanager
 def report_progress(session: SparkSession, progress: Progress | None) -> Iterator[None]:
     """Call `progress` with the increasing share of finished tasks, and with 1 at the end."""
-    context = getattr(session, "_sc", None)  # Spark Connect has none
-    if progress is None or context is None:
+    if progress is None or is_connect(session):
         yield
         return
-    done, tracker = threading.Event(), context.statusTracker()
+    done, tracker = threading.Event(), session.sparkContext.statusTracker()
 
     def watch() -> None:
         stages: dict[int, tuple[int, int]] = {}
