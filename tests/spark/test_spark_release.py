@@ -32,7 +32,7 @@ ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta"
 USERS = 3000
 
 
-def events() -> Any:
+def events() -> pa.Table:
     """Users with up to three items, some of them rare, and repeated rows."""
     rows = [(user, item) for user in range(USERS) for item in ("tea", f"item {user % 5}", f"rare {user}")]
     users, items = zip(*(rows + rows[:500]), strict=True)
