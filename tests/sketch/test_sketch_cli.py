@@ -252,7 +252,7 @@ def test_refused_before_booking(booked: Path) -> None:
         assert bookings(booked) == ()
 
 
-def full_disk(job: Any) -> str:
+def full_disk(job: object) -> str:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
