@@ -10,7 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ import pytest
 
 import dphist
 import dphist.sketch.misra_gries
+from dphist.aliases import ArrowArray
+from dphist.counting.columns import as_numpy
 from dphist.errors import InputError, InvalidParameter
 from dphist.sketch import MisraGries, build, build_batches
 from oracles_sketch import Sketch, with_users
@@ -38,11 +40,11 @@ def state(sketch: MisraGries) -> Sketch:
     return dict(sketch._as_table()), sketch._subtracted
 
 
-def table_of(rows: list[tuple[Any, Any]]) -> pa.Table:
+def table_of(rows: Sequence[tuple[object, object]]) -> pa.Table:
     return pa.table({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
 
 
-def invalid_text(values: list[bytes]) -> Any:
+def invalid_text(values: list[bytes]) -> ArrowArray:
     """A text column whose bytes are not checked."""
     raw = pa.array(values, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(values), raw.buffers())
@@ -63,7 +65,7 @@ def test_docstring_example() -> None:
 
 # Types and columns.
 
-TYPES: list[tuple[Any, Any, Any]] = [
+TYPES: list[tuple[pa.DataType, Hashable, Hashable]] = [
     (pa.string(), "tea", "höher"), (pa.large_string(), "", "tea"), (pa.string_view(), "tea", "milk"),
     (pa.binary(), b"\xff", b""), (pa.binary(2), b"\xff\x00", b"ab"), (pa.bool_(), True, False),
     (pa.int8(), 1, -1), (pa.uint16(), 1, 7), (pa.int64(), -(2**63), 2**63 - 1), (pa.uint64(), 0, 2**64 - 1),
@@ -78,7 +80,9 @@ TYPES: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "common", "rare"), TYPES, ids=lambda value: str(value)[:20])
-def test_every_type_by_users_by_columns_as_bytes_and_merged(kind: Any, common: Any, rare: Any) -> None:
+def test_every_type_by_users_by_columns_as_bytes_and_merged(
+    kind: pa.DataType, common: Hashable, rare: Hashable
+) -> None:
     by_users, by_columns = MisraGries(1, kind), MisraGries(1, kind)
     for items in ({common, rare}, {common}, {common}, {None}):
         by_users.update(items)
@@ -128,7 +132,7 @@ def test_random_batches_against_the_definition(kind: str, step: int) -> None:
         rows = [((user - 30) * step, item) for user, items in enumerate(users) for item in items] * 2
         choose.shuffle(rows)
         items = [item for _, item in rows]
-        columns = tuple(map(list, zip(*items, strict=True))) if kind == "two columns" else pa.array(items, kind)
+        columns = tuple(map(list, zip(*items, strict=True))) if kind == "two columns" else pa.array(items)
         sketch.update_columns(pa.array([user for user, _ in rows]), columns)
         expected = with_users(expected, users, 20)
     assert state(sketch) == expected
@@ -182,7 +186,7 @@ class Hostile:
     """Raises an error for everything that a value may be asked for."""
 
     @property
-    def item(self) -> Any:
+    def item(self) -> int:
         raise RuntimeError
 
     def __eq__(self, other: object) -> bool:
@@ -196,10 +200,10 @@ class LooksLikeNumpy:
         return 5
 
 
-NOT_ITEMS: list[Any] = [
+NOT_ITEMS: list[object] = [
     np.array([1, 2]), pd.Series([1, 2]), pl.Series([1, 2]), Hostile(), LooksLikeNumpy(), object(), np.array([]),
     {1}, pd.NA, pd.NaT, np.datetime64("NaT"), np.timedelta64("NaT"), np.float32("nan"), NAN,
-    decimal.Decimal("NaN"), decimal.Decimal("sNaN"), pa.scalar(NAN), pa.scalar(None), None,
+    decimal.Decimal("NaN"), decimal.Decimal("sNaN"), pa.scalar(NAN), pa.scalar(None, pa.null()), None,
     np.datetime64("2024-01", "ns"),
 ]  # fmt: skip
 
@@ -247,7 +251,7 @@ def test_missing_users_have_no_rows() -> None:
         (pa.decimal128(9, 2), decimal.Decimal("1.50"), decimal.Decimal("1.50")),
     ],
 )  # fmt: skip
-def test_arrow_scalars_are_their_values(kind: Any, value: Any, key: Any) -> None:
+def test_arrow_scalars_are_their_values(kind: Any, value: object, key: Hashable) -> None:
     sketch = MisraGries(5, kind)
     arrow = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
     sketch.update([pa.scalar(value, arrow), pa.scalar(None, arrow)])
@@ -278,7 +282,7 @@ def test_arrow_scalars_of_another_type() -> None:
     [(NAN, 1.0, pa.float64()), (NAN, 0.5, pa.float32()), (b"\xff\xfe", b"tea", pa.string())],
     ids=["float64", "float32", "text"],
 )
-def test_missing_values_take_no_rank(missing: Any, item: Any, kind: Any) -> None:
+def test_missing_values_take_no_rank(missing: Any, item: object, kind: pa.DataType) -> None:
     """20 users have a value that is not an item, and 10 have an item: it keeps its 10 in a sketch of size 1."""
     values = [missing] * 20 + [item] * 10
     items = invalid_text(values) if kind == pa.string() else pa.array(values, kind)
@@ -296,12 +300,12 @@ def test_missing_values_take_no_rank(missing: Any, item: Any, kind: Any) -> None
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
-def test_both_zeros_are_one_item(kind: Any) -> None:
+def test_both_zeros_are_one_item(kind: pa.DataType) -> None:
     column = pa.array([-0.0, 0.0, -0.0, 1.0], kind)
     for order in ([0, 1, 2, 3], [1, 0, 2, 3]):
         sketch = MisraGries.from_columns(1, [1, 2, 3, 4], column.take(pa.array(order)))
         assert state(sketch) == ({0.0: 2}, 1)
-        assert not np.signbit(next(iter(sketch._as_table())))
+        assert str(next(iter(sketch._as_table()))) == "0.0"
 
 
 # Secrets, copies and bounds.
@@ -346,7 +350,7 @@ def test_error_bound(pairs: int) -> None:
         (lambda: MisraGries.merge(), "pass the sketches to merge"),
     ],
 )
-def test_refused(action: Any, message: str) -> None:
+def test_refused(action: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         action()
 
@@ -436,7 +440,7 @@ def test_partitions_of_batches_are_merged_to_one_sketch() -> None:
     for size in (7, 100, 5000):
         parts = []
         for number in range(4):
-            rows = table.filter(pa.array([user % 4 == number for user in table["user"].to_pylist()]))
+            rows = table.filter(pa.array(as_numpy(table["user"].combine_chunks()) % 4 == number))
             batches = rows.to_batches(max_chunksize=size)
             parts.append(build_batches(iter(batches), 10, **NAMES, schema=table.schema))
         empty = build_batches([], 10, **NAMES, schema=table.schema)
@@ -470,7 +474,13 @@ TABLE = pa.table({"u": [1, 2], "i": ["a", "b"], "n": [1, 2]})
     ],
 )
 def test_bad_batches(options: dict[str, Any], message: str) -> None:
-    good = {"batches": TABLE.to_batches(), "k": 5, "user": "u", "item": "i", "schema": TABLE.schema}
+    good: dict[str, Any] = {
+        "batches": TABLE.to_batches(),
+        "k": 5,
+        "user": "u",
+        "item": "i",
+        "schema": TABLE.schema,
+    }
     assert state(build_batches(**good)) == ({"a": 1, "b": 1}, 0)
     with pytest.raises(InvalidParameter, match=message) as raised:
         build_batches(**{**good, **options})

@@ -9,11 +9,11 @@ import os
 import stat
 import struct
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dphist.aliases import ArrowArray, JsonObject
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.sketch import MisraGries
 
@@ -27,7 +27,7 @@ def data() -> bytes:
     return sketch.to_bytes()
 
 
-def forged(header: dict[str, Any], columns: dict[str, Any]) -> bytes:
+def forged(header: JsonObject, columns: dict[str, ArrowArray]) -> bytes:
     """Bytes with a valid checksum."""
     payload, table = io.BytesIO(), pa.table(columns)
     with pa.ipc.new_stream(payload, table.schema) as writer:
@@ -40,10 +40,10 @@ def sealed(header: bytes, payload: bytes, version: int = 1) -> bytes:
     return whole + hashlib.sha256(whole).digest()
 
 
-HEADER: dict[str, Any] = {"k": 3, "subtracted": 1, "names": ["item"]}
+HEADER: JsonObject = {"k": 3, "subtracted": 1, "names": ["item"]}
 TEXTS = pa.array(["tea", "milk"], pa.large_string())
 NO_UNICODE = pa.Array.from_buffers(pa.large_string(), 2, [*TEXTS.buffers()[:2], pa.py_buffer(b"\xff" * 7)])
-GOOD: dict[str, Any] = {"i0": TEXTS, "count": pa.array([5, 2])}
+GOOD: dict[str, ArrowArray] = {"i0": TEXTS, "count": pa.array([5, 2])}
 
 
 def test_the_forgery_without_a_change_is_a_sketch() -> None:
@@ -71,7 +71,7 @@ def test_the_forgery_without_a_change_is_a_sketch() -> None:
         ({}, {"i1": pa.array([1, 2])}),
     ],
 )  # fmt: skip
-def test_forged_contents_are_refused(header: dict[str, Any], columns: dict[str, Any]) -> None:
+def test_forged_contents_are_refused(header: JsonObject, columns: dict[str, ArrowArray]) -> None:
     with pytest.raises(InputError, match=f"^the sketch is damaged: {DAMAGED}$") as raised:
         MisraGries.from_bytes(forged({**HEADER, **header}, {**GOOD, **columns}))
     assert raised.value.__context__ is None

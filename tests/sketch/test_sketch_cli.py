@@ -10,12 +10,14 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from dphist import plan, verify
 from dphist.cli import commands
+from dphist.counting.columns import as_numpy
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, OverBudget
 from dphist.ledger import Ledger
 from dphist.publishing import write_file
@@ -31,10 +33,10 @@ BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table = events(COUNTS)
-    even = [user % 2 == 0 for user in table["user"].to_pylist()]
+    even = as_numpy(table["user"].combine_chunks()) % 2 == 0
     pq.write_table(table, tmp_path / "all.parquet")
-    pq.write_table(table.filter(even), tmp_path / "even.parquet")
-    pq.write_table(table.filter([not one for one in even]), tmp_path / "odd.parquet")
+    pq.write_table(table.filter(pa.array(even)), tmp_path / "even.parquet")
+    pq.write_table(table.filter(pa.array(~even)), tmp_path / "odd.parquet")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -144,7 +146,7 @@ def test_refused(folder: Path) -> None:
 
 
 def test_equal_names_are_refused_before_counting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def counted(*_: Any) -> None:
+    def counted(*_: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr("dphist.counting.duckdb.DuckDBEngine.count", counted)
@@ -161,7 +163,7 @@ def test_an_error_is_one_line(folder: Path) -> None:
 
 
 def test_an_interruption_says_what_was_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
@@ -250,7 +252,7 @@ def test_refused_before_booking(booked: Path) -> None:
         assert bookings(booked) == ()
 
 
-def full_disk(job: Any) -> str:
+def full_disk(job: object) -> str:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import zlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -104,12 +104,14 @@ def test_merging_at_once_does_not_depend_on_the_order_and_subtracts_least(
     assert at_once._subtracted <= one_by_one._subtracted
 
 
-def broken(rule: Any, tries: int, seed: int) -> int:
+def broken(rule: Callable[[list[tuple[Hashable, ...]], int], Sketch], tries: int, seed: int) -> int:
     """For how many of random pairs of neighbours a rule gives sketches that are not neighbours."""
     choose, failures = random.Random(seed), 0
     for _ in range(tries):
         k = choose.randint(1, 4)
-        users = [tuple(choose.sample(ITEMS, choose.randint(1, 5))) for _ in range(choose.randint(1, 12))]
+        users: list[tuple[Hashable, ...]] = [
+            tuple(choose.sample(ITEMS, choose.randint(1, 5))) for _ in range(choose.randint(1, 12))
+        ]
         place = choose.randrange(len(users) + 1)
         more = tuple(choose.sample(ITEMS, choose.randint(1, 5)))
         failures += not is_neighbour(rule(users, k), rule([*users[:place], more, *users[place:]], k), k)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
+from dphist.aliases import JsonObject
 from dphist.certificate.verify import SEEDED
 from dphist.errors import InvalidParameter, NotPrivate, OutputError
 from dphist.ledger import Ledger
@@ -23,6 +24,7 @@ from dphist.sketch import MisraGries
 from dphist.sketch.counters import Counters
 from release_data import plan_facts, resealed, restate
 
+FilesOf = Callable[..., dict[str, bytes]]
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 K = 20
 
@@ -90,9 +92,9 @@ def test_plans_that_do_not_hold_are_refused(sketch: MisraGries, options: dict[st
 
 def test_a_changed_plan_is_refused(sketch: MisraGries) -> None:
     plan = planned(max_nonzero=K)
-    assert isinstance(plan.noise.tau_steps, int)  # type: ignore[union-attr]
+    assert isinstance(plan.noise, LatticeNoise)
     with pytest.raises(NotPrivate):
-        sketch.release(replace(plan, noise=replace(plan.noise, tau_steps=plan.noise.tau_steps // 2)))  # type: ignore
+        sketch.release(replace(plan, noise=replace(plan.noise, tau_steps=plan.noise.tau_steps // 2)))
     with pytest.raises(InvalidParameter, match="plan must be a"):
         sketch.release("plan")  # type: ignore[arg-type]
 
@@ -172,7 +174,7 @@ def test_the_largest_numbers_are_cut_without_an_error(option: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def release_of(sketch: MisraGries, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+def release_of(sketch: MisraGries, tmp_path_factory: pytest.TempPathFactory) -> FilesOf:
     """The files of a release, made once for each plan."""
 
     @cache
@@ -191,7 +193,7 @@ def written(files: dict[str, bytes], folder: Path) -> Path:
     return folder / "out.csv"
 
 
-def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verification:
+def forged(path: Path, change: Callable[[JsonObject], None]) -> dphist.Verification:
     """Change a certificate, with all entries that follow from plan and request, seal it again, and verify it."""
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())
@@ -208,7 +210,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verif
         {"top": K}, {"public_items": K},
     ],
 )  # fmt: skip
-def test_forged_plans_are_refused(release_of: Any, other: Any, tmp_path: Path) -> None:
+def test_forged_plans_are_refused(release_of: FilesOf, other: dict[str, int], tmp_path: Path) -> None:
     plan = plan_facts(planned(**other))
     path = written(release_of(max_nonzero=K), tmp_path)
     assert not forged(path, lambda document: document.update(plan=plan)).verified
@@ -224,12 +226,12 @@ def test_forged_plans_are_refused(release_of: Any, other: Any, tmp_path: Path) -
         ("epsilon", 0.1), ("seed", 3), ("anything", 1),
     ],
 )  # fmt: skip
-def test_forged_requests_are_refused(release_of: Any, key: str, value: Any, tmp_path: Path) -> None:
+def test_forged_requests_are_refused(release_of: FilesOf, key: str, value: object, tmp_path: Path) -> None:
     path = written(release_of(max_nonzero=K), tmp_path)
     assert not forged(path, lambda document: document["request"].update({key: value})).verified
 
 
-def test_forged_conditions_are_refused(release_of: Any, tmp_path: Path) -> None:
+def test_forged_conditions_are_refused(release_of: FilesOf, tmp_path: Path) -> None:
     path = written(release_of(top=K), tmp_path)
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dphist.errors import MissingExtra
-from dphist.spark import session as spark_session
-from dphist.spark.session import java_version, packaged_runtime, require_java
+from dphist.spark import java as spark_java
+from dphist.spark.java import java_version, packaged_runtime, require_java
 
 # The development setup includes the packaged runtime where there is a wheel.
 WHEEL = platform.machine() in ("x86_64", "aarch64", "arm64") and (
@@ -23,7 +23,7 @@ PACKAGED = pytest.mark.skipif(not WHEEL, reason="there is no packaged Java for t
 OPTION = "--add-modules=jdk.incubator.vector"
 SPARK = """
 import sys
-from dphist.spark.session import require_java
+from dphist.spark.java import require_java
 version = require_java()
 from pyspark.sql import SparkSession
 
@@ -75,7 +75,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JAVA_HOME", "")  # so that it is restored afterwards
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
+    monkeypatch.setattr(spark_java, "packaged_runtime", lambda: None)
     return tmp_path
 
 
@@ -84,7 +84,7 @@ def package(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A packaged runtime that prints its options, in a folder with an odd name."""
     text = f'echo \'openjdk version "21.0.8"\'; "{sys.executable}" -c "import sys; print(sys.argv[1:])" "$@"'
     runtime = program(bare / "it's a $HOME" / "java", text)
-    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: runtime)
+    monkeypatch.setattr(spark_java, "packaged_runtime", lambda: runtime)
     return runtime
 
 
@@ -117,7 +117,7 @@ def test_a_java_that_fails_or_hangs_has_no_version(tmp_path: Path, monkeypatch: 
     hanging = program(tmp_path / "hanging", "echo 'openjdk version \"17\"'; sleep 30")
     assert [java_version(str(one)) for one in (failing, noise, binary, tmp_path)] == [None] * 4
     assert java_version(None) is None
-    monkeypatch.setattr(spark_session, "JAVA_SECONDS", 0.3)
+    monkeypatch.setattr(spark_java, "JAVA_SECONDS", 0.3)
     assert java_version(str(hanging)) is None
 
 
@@ -176,10 +176,10 @@ def test_the_package_comes_last_and_drops_one_option(package: Path, bare: Path) 
 def test_the_script_is_private_and_removed_with_the_process(package: Path, bare: Path) -> None:
     (bare / "tmp").mkdir()
     started = (
-        "import os, stat, sys; from pathlib import Path; from dphist.spark import session as spark_session\n"
-        "spark_session.packaged_runtime = lambda: Path(sys.argv[1])\n"
-        "spark_session.require_java(); home = Path(os.environ['JAVA_HOME'])\n"
-        "print(home, oct(stat.S_IMODE(home.stat().st_mode)), spark_session.java_version(f'{home}/bin/java'))"
+        "import os, stat, sys; from pathlib import Path; from dphist.spark import java as spark_java\n"
+        "spark_java.packaged_runtime = lambda: Path(sys.argv[1])\n"
+        "spark_java.require_java(); home = Path(os.environ['JAVA_HOME'])\n"
+        "print(home, oct(stat.S_IMODE(home.stat().st_mode)), spark_java.java_version(f'{home}/bin/java'))"
     )
     environment = {**os.environ, "TMPDIR": str(bare / "tmp")}
     done = subprocess.run(
@@ -193,7 +193,7 @@ def test_the_script_is_private_and_removed_with_the_process(package: Path, bare:
 
 @PACKAGED
 def test_the_packaged_runtime_starts_with_the_option_of_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_session, "packaged_runtime", packaged_runtime)
+    monkeypatch.setattr(spark_java, "packaged_runtime", packaged_runtime)
     assert require_java() >= 17
     java = f"{os.environ['JAVA_HOME']}/bin/java"
     assert subprocess.run([java, OPTION, "-version"], capture_output=True).returncode == 0

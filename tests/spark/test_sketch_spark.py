@@ -24,7 +24,7 @@ def spark() -> SparkSession:
     return shared_session("local")
 
 
-def counters(sketch: MisraGries) -> dict[str, int]:
+def counters(sketch: MisraGries) -> dict[str | None, int]:
     inner = sketch._as_counters()
     return dict(zip(inner.items[0].to_pylist(), inner.counts.tolist(), strict=True))
 

@@ -8,13 +8,14 @@ import threading
 from decimal import Context, Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from dphist.aliases import ArrowArray
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Resources
 from dphist.errors import InputError
@@ -37,6 +38,7 @@ from spark_shared import shared_session
 
 ON_SPARK_ALONE = on_engines("spark-local")
 SECRET = "S3CR3T-cell"
+T = TypeVar("T")
 ODD = [
     "a", "b", "é", "e\u0301", "👩‍👩‍👧", "3:abc", "12", "-", "'", '"', " x ", "a\tb", "你好", "ẞ", "\u202eabc",
     "1:a1:b",
@@ -49,14 +51,14 @@ def rows() -> Rows:
     """Users, texts, numbers and days, some of them missing."""
     drawn = random.Random(20260101)
 
-    def some(values: list[Any]) -> Any:
+    def some(values: list[T]) -> T | None:
         return None if drawn.random() < 0.03 else drawn.choice(values)
 
     users = [*range(-20, 380), 2**62]
     return [(some(users), some(ODD), some([*range(-3, 9)]), some(DAYS)) for _ in range(4000)]
 
 
-def table() -> Any:
+def table() -> pa.Table:
     kinds = [pa.int64(), pa.string(), pa.int32(), pa.date32()]
     arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows(), strict=True), kinds, strict=True)]
     return pa.table(arrays, names=["user", "text", "number", "day"])
@@ -98,9 +100,13 @@ def test_the_portable_choice_of_times_and_decimals(engine: Factory) -> None:
 
 @EACH_ENGINE
 def test_lists_have_the_same_text_on_all_engines(engine: Factory) -> None:
-    values = [[1, None], [], [2**62]], [["a", 'b"c'], ["é👩"], [None]], [[True], [False], None]
-    for cells, kind in zip(values, (pa.int64(), pa.string(), pa.bool_()), strict=True):
-        source = pa.table({"user": [1, 2, 3], "item": pa.array(cells, pa.list_(kind))})
+    columns: list[ArrowArray] = [
+        pa.array([[1, None], [], [2**62]], pa.list_(pa.int64())),
+        pa.array([["a", 'b"c'], ["é👩"], [None]], pa.list_(pa.string())),
+        pa.array([[True], [False], None], pa.list_(pa.bool_())),
+    ]
+    for column in columns:
+        source = pa.table({"user": [1, 2, 3], "item": column})
         assert histogram(engine, task(source)) == histogram(DuckDBEngine, task(source))
 
 
@@ -158,7 +164,7 @@ def test_columns_of_a_frame(engine: Factory, tmp_path: Path) -> None:
         engine(Resources()).check(task(frame.select("user", "item", "item")))
 
 
-def broadcasts(frame: Any) -> list[str]:
+def broadcasts(frame: DataFrame) -> list[str]:
     """The parts of a frame's executed plan that went through the driver."""
     frame.collect()
     lines = frame._jdf.queryExecution().executedPlan().toString().split("== Initial Plan ==")[0].splitlines()

@@ -19,18 +19,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import dphist
 from dphist.sampling.rng import SeededRng
-from dphist.sampling.sampler import Repeatable
+from dphist.sampling.sampler import ExactSampler, Repeatable
 from dphist.spark import noise as on_spark
 from dphist.spark import rounds as rounds_on_spark
-from dphist.spark.counting import on_executors
+from dphist.spark.dataframes import OnBatches, on_executors
 from processes import tree, wait_until
 from spark_cluster import ON_SPARK, Cluster
 
@@ -46,6 +49,8 @@ FINE = {f"spark.sql.{name}": value for name, value in (
 )}  # fmt: skip
 EAGER = {"": "true", ".interval": "50ms", ".quantile": "0.5", ".multiplier": "1.1"}
 Rows = list[tuple[Any, ...]]
+IntArray = NDArray[np.int64]
+OnExecutors = Callable[[DataFrame, OnBatches, StructType | str], DataFrame]
 Go = Callable[[int], bool]
 
 
@@ -66,7 +71,7 @@ def until_killed(folder: Path) -> Go:
     return lambda partition: partition < 2 or (folder / "killed").exists()
 
 
-def mark_and_wait(folder: Path, go: Go, drawn: dict[str, int] | None = None) -> None:
+def mark_and_wait(folder: Path, go: Go, drawn: dict[str | None, int] | None = None) -> None:
     """In a task: leave a file with its process and its draws, then wait."""
     context = TaskContext.get()
     assert context is not None
@@ -79,12 +84,12 @@ def mark_and_wait(folder: Path, go: Go, drawn: dict[str, int] | None = None) -> 
         time.sleep(0.02)
 
 
-def held(folder: Path, go: Go | None = None, after: int = 0) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def held(folder: Path, go: Go | None = None, after: int = 0) -> OnBatches:
     """Each attempt at a task leaves a file after some batches, and waits."""
     folder.mkdir()
     ready = go or until_killed(folder)
 
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == after:
                 mark_and_wait(folder, ready)
@@ -93,16 +98,18 @@ def held(folder: Path, go: Go | None = None, after: int = 0) -> Callable[[Iterat
     return run
 
 
-def watched(folder: Path, go: Go | None = None, *, fresh: bool = False) -> Callable[[Any, Any, Any], DataFrame]:
+def watched(folder: Path, go: Go | None = None, *, fresh: bool = False) -> OnExecutors:
     """Replaces `on_executors`: each attempt records the noise of each item, and waits."""
     folder.mkdir()
     ready = go or until_killed(folder)
 
-    def run(function: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        made, drawn = Repeatable.of, dict[str, int]()
-        names: list[str] = []
+    def run(function: OnBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        made, drawn = Repeatable.of, dict[str | None, int]()
+        names: list[str | None] = []
 
-        def spy(self: Repeatable, sampler: Any, rows: Any, *, compiled: bool | None = None) -> Any:
+        def spy(
+            self: Repeatable, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None
+        ) -> IntArray:
             steps = made(self, sampler, rows, compiled=compiled)
             if fresh:
                 # Imported here, because the driver pickles this function while its own class is replaced.
@@ -112,15 +119,15 @@ def watched(folder: Path, go: Go | None = None, *, fresh: bool = False) -> Calla
             drawn.update({names[row]: int(step) for row, step in zip(rows, steps, strict=True)})
             return steps
 
-        rows = []
+        rows: list[pa.RecordBatch] = []
         with mock.patch.object(Repeatable, "of", spy):
             for batch in batches:
                 names[:] = batch.column(0).to_pylist()
-                rows += list(function([batch]))
+                rows += list(function(iter([batch])))
         mark_and_wait(folder, ready, drawn)
         yield from rows
 
-    def on_executors(frame: DataFrame, function: Any, schema: Any) -> DataFrame:
+    def on_executors(frame: DataFrame, function: OnBatches, schema: StructType | str) -> DataFrame:
         return frame.mapInArrow(lambda batches: run(function, batches), schema)
 
     return on_executors
@@ -153,7 +160,7 @@ def check_drawn(folder: Path) -> None:
     assert all(len(set(steps)) == 1 for steps in drawn(folder).values())
 
 
-def asked(spark: SparkSession, hold: Any = None) -> DataFrame:
+def asked(spark: SparkSession, hold: OnBatches | None = None) -> DataFrame:
     """Users with five items each, more than the limit, and items of a single user, which must not be released."""
     ids: DataFrame = spark.range(0, USERS * 5, numPartitions=PARTITIONS)
     ids = ids if hold is None else ids.mapInArrow(hold, "id long")
@@ -162,7 +169,7 @@ def asked(spark: SparkSession, hold: Any = None) -> DataFrame:
     return ids.selectExpr(f"id % {USERS} as user", f"{item} as item")
 
 
-def released(frame: Any, **options: Any) -> Rows:
+def released(frame: DataFrame, **options: Any) -> Rows:
     """Private releases whose noise is that of the seed."""
     with mock.patch("dphist.sampling.rng.SecureRng", return_value=RepeatedTap(SEED)):
         result = dphist.release(frame, **{**ASKED, **options})
@@ -272,7 +279,7 @@ def test_killed_during_a_round(lost: str, cluster: Cluster, spark: SparkSession,
     marks = tmp_path / "marks"
     expected, watch, plain = released(asked(spark)), watched(marks), on_executors
 
-    def second_round(frame: DataFrame, function: Any, schema: Any) -> DataFrame:
+    def second_round(frame: DataFrame, function: OnBatches, schema: StructType | str) -> DataFrame:
         is_it = isinstance(function, rounds_on_spark.RoundStep) and function.number == 1
         made: DataFrame = (watch if is_it else plain)(frame, function, schema)
         return made

@@ -21,6 +21,7 @@ from dphist.objects import without_secrets
 from dphist.outputs.target import target_of
 from dphist.spark import folder as spark_folder
 from dphist.spark import noise as on_spark
+from dphist.spark.folder import HadoopPath
 from release_data import events
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
@@ -162,8 +163,8 @@ def test_a_folder_that_appears_meanwhile(
         late.mkdir()
         (late / "precious.txt").write_text("mine")
 
-    def slow_write(*given: Any) -> None:
-        write(*given)
+    def slow_write(rows: DataFrame, address: str) -> None:
+        write(rows, address)
         appear()
 
     with monkeypatch.context() as patch:
@@ -176,15 +177,15 @@ def test_a_folder_that_appears_meanwhile(
     late.rmdir()
 
     class Blind(spark_folder.FileSystem):
-        def place(self, work: Any, size: int, *, force: bool) -> None:
+        def place(self, work: HadoopPath, size: int, *, force: bool) -> None:
             exists = self._system.exists
             late_once = iter([False])
 
             class System:
-                def __getattr__(system, name: str) -> Any:  # noqa: N805
+                def __getattr__(system, name: str) -> object:  # noqa: N805
                     return getattr(real, name)
 
-                def exists(system, path: Any) -> bool:  # noqa: N805
+                def exists(system, path: HadoopPath) -> bool:  # noqa: N805
                     if path is self.final and next(late_once, None) is False:
                         appear()
                         return False

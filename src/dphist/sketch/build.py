@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +15,15 @@ import pyarrow.compute as pc
 from dphist.certificate.request import Column
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import (
-    Choice,
-    Counted,
-    Events,
-    Resources,
-    Task,
-    is_frame,
-)
+from dphist.counting.task import Choice, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.counters import keep_largest
 from dphist.sketch.items import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
 from dphist.spark.session import Cluster, require_pyspark, session_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # All items of a user count, so no secret is needed to choose some.
 NO_CHOICE: Final = Choice(bytes(32))
@@ -37,7 +33,7 @@ PARTITIONS: Final = 64
 
 
 def build(
-    input: Any,
+    input: object,
     k: int,
     *,
     user: str,
@@ -67,24 +63,35 @@ def build(
         return _largest(counted, tuple(column.name for column in events.items), size)
 
 
-def events_of(input: Any, user: str, item: Any, types: str | None, **more: Any) -> Events:
+def events_of(
+    input: object,
+    user: str,
+    item: str | Sequence[str],
+    types: str | None,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    where: str | None = None,
+    file_format: str | None = None,
+) -> Events:
     columns = tuple(Column.parse(text) for text in names_of(item))
     check_user(user, [column.source for column in columns])
     if types not in (None, "text", "fixed"):
         raise InvalidParameter(f"types must be 'text' or 'fixed', not {types!r}")
     if types == "text" and not is_frame(input):
         raise InvalidParameter("types='text' is for frames: files have the types they declare")
-    return Events(input, user, columns, as_text=is_frame(input) and types != "fixed", **more)
+    as_text = is_frame(input) and types != "fixed"
+    return Events(input, user, columns, table, query, where, file_format, as_text=as_text)
 
 
-def names_of(item: Any) -> tuple[str, ...]:
+def names_of(item: object) -> tuple[str, ...]:
     names = (item,) if isinstance(item, str) else item
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidParameter(f"item must be the name of a column, or a list of names, not {item!r}")
     return tuple(names)
 
 
-def check_user(user: Any, items: Sequence[str]) -> None:
+def check_user(user: str, items: Sequence[str]) -> None:
     if user in items:
         raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
 
@@ -103,7 +110,7 @@ def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
         held = pa.concat_tables([held, pa.table([*plain, counts.take(keep)], names=labels).drop_null()])
         if held.num_rows > 2 * k + SPARE:
             # Only the k + 1 largest so far, and counts above the least of them, can change the result.
-            largest = pc.select_k_unstable(held, k + 1, [("count", "descending")])
+            largest = pc.select_k_unstable(held.column("count"), k + 1, [("count", "descending")])
             held = held.take(largest).combine_chunks()
             floor = held.column("count")[-1].as_py()
     *columns, counts = (one_chunk(column) for column in held.columns)
@@ -112,12 +119,12 @@ def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
 
 
 def build_batches(
-    batches: Iterable[Any],
+    batches: Iterable[pa.RecordBatch],
     k: int,
     *,
     user: str,
     item: str | Sequence[str],
-    schema: Any,
+    schema: pa.Schema,
     names: Sequence[str] | None = None,
 ) -> MisraGries:
     """The sketch of a stream of Arrow batches, such as a partition of a distributed table.
@@ -133,7 +140,7 @@ def build_batches(
     if not isinstance(schema, pa.Schema):
         raise InvalidParameter(f"schema must be that of the Arrow batches, not {type(schema).__name__}")
     check_user(user, columns)
-    types = {name: plainest(_only_column(schema, name, "the schema").type) for name in (user, *columns)}
+    types = {name: plainest(_type_of(schema, name, "the schema")) for name in (user, *columns)}
     called = columns if names is None else (names,) if isinstance(names, str) else tuple(names)
     if len(called) != len(columns):
         raise InvalidParameter(f"the item has {len(columns)} columns, but {len(called)} names are given for them")
@@ -145,18 +152,19 @@ def build_batches(
     return sketch
 
 
-def _only_column(schema: Any, name: Any, where: str) -> Any:
+def _type_of(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     if not isinstance(name, str) or schema.names.count(name) != 1:
         raise InvalidParameter(f"{where} has no column {name!r}, or several of this name")
-    return schema.field(name)
+    kind: pa.DataType = schema.field(name).type
+    return kind
 
 
-def _typed_columns(batch: Any, types: dict[str, Any]) -> Any:
+def _typed_columns(batch: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
     """The columns of these names in these types. A column of the null type has no values."""
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidParameter(f"batches must be Arrow record batches, not {type(batch).__name__}")
     for name, kind in types.items():
-        given = _only_column(batch.schema, name, "a batch").type
+        given = _type_of(batch.schema, name, "a batch")
         if not pa.types.is_null(given) and plainest(given) != kind:
             raise InvalidParameter(f"a batch has the type {given} in {name!r}, but the schema has {kind}")
     return pa.table({name: plain_column(batch.column(name), kind) for name, kind in types.items()})
@@ -167,10 +175,10 @@ class PartitionSketch:
     """On an executor: the sketch, as bytes, of a partition that has all rows of its users."""
 
     k: int
-    schema: Any
+    schema: pa.Schema
     names: tuple[str, ...]
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Spark may repeat a partition: the same rows give the same sketch.
         items = [name for name in self.schema.names if name != "u"]
         # Times come in the time zone of the session; the instants are the same.
@@ -180,7 +188,7 @@ class PartitionSketch:
 
 
 def build_on_spark(
-    frame: Any,
+    frame: DataFrame | str | os.PathLike[str],
     k: int,
     *,
     user: str,
@@ -201,7 +209,8 @@ def build_on_spark(
     require_pyspark()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from dphist.spark.counting import check_executors, on_executors, pairs_of, run
+    from dphist.spark.counting import check_executors, pairs_of, run
+    from dphist.spark.dataframes import on_executors
 
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, events)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist.aliases import ArrowArray, ArrowColumn, ChunkedArray
 from dphist.counting.columns import arrow_numbers, as_numpy, has_repeats, one_chunk, release_order, take_rows
 from dphist.counting.frames import TEXT
 from dphist.counting.task import Secret
@@ -39,12 +40,12 @@ LARGEST: Final = 2**53
 class Counters(Secret):
     """Distinct items with positive counts, and the total that was subtracted. True numbers: never shown."""
 
-    items: tuple[Any, ...]
+    items: tuple[ArrowArray, ...]
     counts: IntArray
     subtracted: int = 0
 
 
-def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
+def keep_largest(items: tuple[ArrowArray, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
     """At most k counters: if there are more, the (k+1)-th largest is subtracted from all, and positive ones stay.
 
     The counts are positive, of distinct items. Missing items must be removed before: they would take a rank.
@@ -59,7 +60,7 @@ def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: i
     return Counters(items, kept, min(subtracted, LARGEST))
 
 
-def number_rows(columns: Sequence[Any]) -> IntArray:
+def number_rows(columns: Sequence[ArrowColumn]) -> IntArray:
     """A number from 0 on for each row of chunked columns, the same for rows that are equal in all columns."""
     codes: IntArray = np.zeros(len(columns[0]), dtype=np.int64)
     for place, column in enumerate(columns):
@@ -70,9 +71,10 @@ def number_rows(columns: Sequence[Any]) -> IntArray:
     return codes
 
 
-def add_batch(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Counters:
+def add_batch(state: Counters, users: ChunkedArray, items: tuple[ChunkedArray, ...], k: int) -> Counters:
     """The counters after one batch of whole users: chunked columns in their plainest types; null is missing."""
-    who, *columns = pa.table([users, *items], names=[str(place) for place in range(len(items) + 1)]).drop_null()
+    rows = pa.table([users, *items], names=[str(place) for place in range(len(items) + 1)]).drop_null()
+    who, *columns = rows.columns
     if len(who) == 0:
         return state
     # The counters are the first rows, so that equal items have equal numbers in both.
@@ -94,7 +96,9 @@ def merge_counters(parts: Sequence[Counters], k: int) -> Counters:
     return _keep_items(columns, codes, counts, k, sum(part.subtracted for part in parts))
 
 
-def _keep_items(columns: Sequence[Any], codes: IntArray, counts: IntArray, k: int, subtracted: int) -> Counters:
+def _keep_items(
+    columns: Sequence[ArrowColumn], codes: IntArray, counts: IntArray, k: int, subtracted: int
+) -> Counters:
     """`keep_largest` of the items in these rows, by the count of each row's number."""
     row_of = np.empty(counts.size, dtype=np.int64)
     row_of[codes] = np.arange(codes.size)
@@ -163,7 +167,7 @@ def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
     return whole + hashlib.sha256(whole).digest()
 
 
-def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
+def decode(data: object, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
     """Size, kind and counters of a sketch. Errors do not contain a value of it."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dphist.aliases import ChunkedArray
 from dphist.certificate.numbers import added_columns, count_decimals
 from dphist.certificate.proof import certify_again, sketch_problem
 from dphist.certificate.request import recordable_seed, sketch_request
@@ -17,7 +17,7 @@ from dphist.counting.columns import release_order, take_rows
 from dphist.counting.frames import TEXT
 from dphist.errors import InvalidParameter, positive_count
 from dphist.model import Plan
-from dphist.outputs.target import Target, target_of
+from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_target, write_release
 from dphist.releasing.histogram import checked_names, release_sketch
 from dphist.releasing.result import Release
@@ -32,7 +32,15 @@ from dphist.sketch.counters import (
     read_secret,
     write_secret,
 )
-from dphist.sketch.items import ItemKind, given_column, given_columns, item_columns, plain_column, plainest
+from dphist.sketch.items import (
+    ColumnType,
+    ItemKind,
+    given_column,
+    given_columns,
+    item_columns,
+    plain_column,
+    plainest,
+)
 
 
 class MisraGries:
@@ -57,16 +65,16 @@ class MisraGries:
 
     __slots__ = ("_counters", "_k", "_kind", "_subtracted", "_table")
 
-    def __init__(self, k: int, item: Any = "string") -> None:
+    def __init__(self, k: int, item: ItemKind | ColumnType | Mapping[str, ColumnType] = "string") -> None:
         self._k = positive_count("k", k)
         self._kind = item if isinstance(item, ItemKind) else ItemKind.of(item)
         self._subtracted = 0
         # A dictionary is fast for one user at a time, columns for many. At most one of the two forms is None.
-        self._table: dict[Any, int] | None = {}
+        self._table: dict[Hashable, int] | None = {}
         self._counters: Counters | None = None
 
     @classmethod
-    def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
+    def from_columns(cls, k: int, users: object, items: object, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
         (given,) = given_columns(items, 1)
         column = given_column(given, "items")
@@ -91,10 +99,10 @@ class MisraGries:
     def __repr__(self) -> str:
         return f"MisraGries(k={self._k})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[bytes], MisraGries], tuple[bytes]]:
         return MisraGries.from_bytes, (self.to_bytes(),)
 
-    def update(self, items: Iterable[Any]) -> None:
+    def update(self, items: Iterable[object]) -> None:
         """Add one user with all their items. A user must not come twice.
 
         No user may influence the order of the others: in order of arrival or of user numbers is fine; shuffled, by
@@ -114,7 +122,7 @@ class MisraGries:
             self._table = {key: count - floor for key, count in table.items() if count > floor}
             self._subtracted += floor
 
-    def update_columns(self, users: Any, items: Any) -> None:
+    def update_columns(self, users: object, items: object) -> None:
         """Add a batch of users with all their items: one row per event, in any order, with or without repeats.
 
         All rows of a user must be in this batch. Which batch a user is in, and the order of the batches, must not
@@ -127,7 +135,7 @@ class MisraGries:
             raise InvalidParameter("users and items must have the same length: one row per event")
         self.add_plain(who, columns)
 
-    def add_plain(self, users: Any, items: tuple[Any, ...]) -> None:
+    def add_plain(self, users: ChunkedArray, items: tuple[ChunkedArray, ...]) -> None:
         """`update_columns` for chunked Arrow columns that have their plainest types."""
         self._put(add_batch(self._as_counters(), users, items, self._k))
 
@@ -190,7 +198,7 @@ class MisraGries:
         force: bool = False,
         ledger: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
-        placed: Callable[[Any], None] | None = None,
+        placed: Callable[[Written], None] | None = None,
     ) -> Release:
         """Noisy counts above the threshold, for a plan with `max_nonzero` or `top` of at least k.
 
@@ -202,8 +210,6 @@ class MisraGries:
         with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
         private.
         """
-        from dphist.outputs.target import Target
-
         names = checked_names(self._kind.names, count_name)
         if not isinstance(rounded, bool):
             raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
@@ -246,7 +252,7 @@ class MisraGries:
     def _put(self, counters: Counters) -> None:
         self._table, self._counters, self._subtracted = None, counters, counters.subtracted
 
-    def _as_table(self) -> dict[Any, int]:
+    def _as_table(self) -> dict[Hashable, int]:
         if self._table is None:
             assert self._counters is not None
             keys = self._kind.keys_of(self._counters.items)

@@ -7,16 +7,15 @@ part of the histogram is recomputed with the same counts.
 from __future__ import annotations
 
 import re
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -45,16 +44,17 @@ from dphist.counting.task import (
 )
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
+from dphist.spark.dataframes import all_of, arrow_frame, on_executors, persist
 from dphist.spark.inputs import counted_column, number, read_rows
-from dphist.spark.lists import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of, persist
-from dphist.spark.session import Cluster, arrow_frame, report_progress, session_for
+from dphist.spark.lists import ALONE, MANY, PART, SparkRounds, number_of_parts, part_of
+from dphist.spark.session import Cluster, report_progress, session_for
 
 T = TypeVar("T")
 
 ENTRY: Final = "entry"
 SUM: Final = re.compile(r"v\d+")  # item columns are i0, i1, ...
 STOPPED: Final = "{what} cannot be counted: Spark failed, or it contains values that cannot be read"
-_checked_sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+_checked_sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class SparkEngine(SessionKeeper[SparkSession]):
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
 
-    def _session(self, events: Events) -> AbstractContextManager[Any]:
+    def _session(self, events: Events) -> AbstractContextManager[SparkSession]:
         new = partial(session_for, events.source, self.resources, self.cluster)
         return new() if is_spark_frame(events.source) else self._share(new)
 
@@ -112,14 +112,14 @@ class SparkHistogram(Secret):
     With a public list it has the number of each entry too.
     """
 
-    session: Any
-    frame: Any
+    session: SparkSession
+    frame: DataFrame
     at_rank: int
     what: str
     ordered: bool = False
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema:
         return to_arrow_schema(self._without_entries().schema, timezone="UTC")
 
     def items(self) -> list[str]:
@@ -128,17 +128,17 @@ class SparkHistogram(Secret):
     def sums(self) -> list[str]:
         return [name for name in self.frame.columns if SUM.fullmatch(name)]
 
-    def _without_entries(self) -> Any:
+    def _without_entries(self) -> DataFrame:
         return self.frame.select(*self.items(), COUNT, *self.sums())
 
-    def with_digests(self) -> Any:
+    def with_digests(self) -> DataFrame:
         """Items, counts, sums and a `digest`: SHA-256 of the item (with its number in a public list) and count."""
         kinds = dict(self.frame.dtypes)
         rest = (COUNT, *self.sums())
         columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name not in rest]
         return self.frame.select(*self.items(), *rest, digest(columns, self.frame[COUNT]).alias("digest"))
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """Arrow record batches, through this process: for tests and small histograms."""
         rows = self._without_entries()
         if self.ordered:
@@ -152,19 +152,11 @@ def run(action: Callable[[], T], what: str) -> T:
     return attempt(action, what, STOPPED)
 
 
-def on_executors(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
-    """The result of a function on the Arrow batches of a frame, where they are."""
-    with warnings.catch_warnings():
-        # PySpark warns about new versions of pandas, which this does not use.
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support", category=FutureWarning)
-        return frame.mapInArrow(function, schema)
-
-
-def dphist_version(_batches: Iterator[Any]) -> Iterator[Any]:
+def dphist_version(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
 
-def check_executors(session: Any) -> None:
+def check_executors(session: SparkSession) -> None:
     """Raise `InputError` if executors could not draw noise: before any event is read, once per session."""
     if session in _checked_sessions:
         return
@@ -187,8 +179,8 @@ def check_executors(session: Any) -> None:
 
 
 def pairs_of(
-    session: Any, events: Events, *, values: tuple[Value, ...] = (), probe: bool = False
-) -> tuple[Any, list[str], str]:
+    session: SparkSession, events: Events, *, values: tuple[Value, ...] = (), probe: bool = False
+) -> tuple[DataFrame, list[str], str]:
     """Users u, items i0, i1, ... and values in fine steps f0, f1, ...; the items' types; the input's name."""
     summed = list(dict.fromkeys(value.column for value in values))
     rows, what = read_rows(session, events, summed, probe=probe)
@@ -208,7 +200,9 @@ def pairs_of(
     return pairs, [kind for _, kind in counted[1:]], what
 
 
-def listed_pairs(session: Any, task: Task, *, others: bool = False) -> tuple[Any, list[str], Any, str]:
+def listed_pairs(
+    session: SparkSession, task: Task, *, others: bool = False
+) -> tuple[DataFrame, list[str], DataFrame | None, str]:
     """The pairs (of the public list, if any), the item columns, the entries of the list, and the input's name.
 
     With `others` all pairs, also those of items that are not on the list.
@@ -220,15 +214,15 @@ def listed_pairs(session: Any, task: Task, *, others: bool = False) -> tuple[Any
     table = DuckDBEngine().public_table(bring_here(task.public_items), kinds, task.events.null_items)
     # Numbered, because Spark truncates times to microseconds, which may make different entries equal.
     numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
-    entries = arrow_frame(session, numbered, numbered.column_names)
+    entries = arrow_frame(session, numbered)
     if others:
         return pairs, items, entries, what
     keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
     same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
-    return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
+    return pairs.join(keys, all_of(same), "left_semi"), items, entries, what
 
 
-def count_users(pairs: Any, items: list[str], task: Task) -> Any:
+def count_users(pairs: DataFrame, items: list[str], task: Task) -> DataFrame:
     """Users per item, each user limited to random items, and sums over these users."""
     limit, names = task.max_items_per_user, sum_names(task.values)
     if limit is not None:
@@ -245,7 +239,7 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
     return once.groupBy(*items).agg(*totals)
 
 
-def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
+def read_rounds(session: SparkSession, task: RoundsTask, kept: ExitStack) -> SparkRounds:
     """The distinct pairs by part and user, each user limited to random items, and the items known in advance."""
     pairs, items, entries, what = listed_pairs(session, task.as_task(), others=not task.listed)
     parts = number_of_parts(session, pairs)
@@ -273,14 +267,14 @@ def read_rounds(session: Any, task: RoundsTask, kept: ExitStack) -> SparkRounds:
     return counted
 
 
-def random_order(choice: Choice, once: Any, items: list[str]) -> Any:
+def random_order(choice: Choice, once: DataFrame, items: list[str]) -> Column:
     """The keyed order in which a user's items are chosen."""
     if choice.portable:
         return sql.expr(portable_order(choice.key, items))
     return fast_order(choice.key, once["u"], [once[name] for name in items])
 
 
-def count_at(frame: Any, rank: int) -> int:
+def count_at(frame: DataFrame, rank: int) -> int:
     """The count of this rank (1 is the largest), or 0, from the small table of how often each count occurs."""
     frequencies = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
     downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
@@ -295,17 +289,17 @@ def bring_here(public_items: Events) -> Events:
     return replace(public_items, source=run(public_items.source.toArrow, "the public items"))
 
 
-def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:
+def with_all_entries(entries: DataFrame, counts: DataFrame, items: list[str], sums: list[str]) -> DataFrame:
     """Every entry of the public list with its count and sums, 0 where no user has it."""
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
     # A merge join: a broadcast join would collect a small histogram on the driver.
-    joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
+    joined = entries.join(counts.hint("merge"), all_of([entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
     numbers = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
     return joined.select(*values, entries[ENTRY], *numbers)
 
 
-def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
+def fast_order(key: bytes, user: Column, items: list[Column]) -> Column:
     """A keyed order by Spark's hash, which skips missing values: so which are missing is hashed too.
 
     The key is visible in Spark's plan. That is safe: privacy requires only that the choice of a user's items
@@ -316,14 +310,14 @@ def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
     return sql.xxhash64(sql.lit(a), user, sql.lit(b), *items, *missing)
 
 
-def digest(columns: list[tuple[Any, str]], *count: Any) -> Any:
+def digest(columns: list[tuple[Column, str]], *count: Column) -> Column:
     """SHA-256 of an item and its count (if given), from which a key derives the noise of this count."""
     parts = [hashed_text(column, kind) for column, kind in columns]
     whole = length_prefixed([*parts, *(one.cast("string") for one in count)])
     return sql.unhex(sql.sha2(whole.cast("binary"), 256))
 
 
-def hashed_text(column: Any, kind: str) -> Any:
+def hashed_text(column: Column, kind: str) -> Column:
     """A value as text: distinct for distinct values, and independent of the session's settings."""
     if kind == "binary":
         return sql.hex(column)
@@ -334,7 +328,7 @@ def hashed_text(column: Any, kind: str) -> Any:
     return column.cast("string")
 
 
-def length_prefixed(parts: list[Any]) -> Any:
+def length_prefixed(parts: list[Column]) -> Column:
     """The texts joined without ambiguity: each with its length, a missing one as a hyphen."""
     prefixed = [
         sql.coalesce(sql.concat(sql.length(part).cast("string"), sql.lit(":"), part), sql.lit("-"))
@@ -352,7 +346,7 @@ LOW: Final = (1 << LOW_BITS) - 1
 MOST: Final = FINE_LIMIT >> (LOW_BITS - 1)
 
 
-def user_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
+def user_sums(pairs: DataFrame, keys: list[str], values: tuple[Value, ...]) -> DataFrame:
     """Distinct pairs with the user's sums of fine steps f0, f1, ... in steps, as v0, v1, ..."""
     places = range(len(values))
     halves = [f"sum(shiftright(f{k}, {LOW_BITS})) AS upper{k}" for k in places]

@@ -7,20 +7,26 @@ certificate appear together. File systems that cannot rename a folder, such as o
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from dphist.aliases import JsonObject
 from dphist.certificate.endings import FOLDER_CERTIFICATE, whole_digest
 from dphist.certificate.text import seal
 from dphist.errors import OutputError
 from dphist.outputs.target import Target, Written, already_exists
 from dphist.outputs.write import NOT_A_RELEASE
 from dphist.publishing import defer_signals
+from dphist.spark.inputs import without_patterns
+from dphist.spark.session import is_connect, java_of
 
 T = TypeVar("T")
+Placed = Callable[[Written], None]
 
 # Spark's tasks write here before they commit.
 UNFINISHED: Final = "_temporary"
@@ -29,13 +35,13 @@ ROWS_A_FILE: Final = 5_000_000
 
 
 def write_folder(
-    frame: Any,
-    document: dict[str, Any],
+    frame: DataFrame,
+    document: JsonObject,
     target: Target,
     *,
     force: bool,
-    run: Callable[[Callable[[], Any]], Any] = lambda action: action(),
-    placed: Callable[[Any], None] | None = None,
+    run: Callable[[Callable[[], None]], None] = lambda action: action(),
+    placed: Placed | None = None,
 ) -> Written:
     """Write the rows from the executors, then the certificate, and give the folder its name.
 
@@ -62,7 +68,7 @@ def write_folder(
     return written
 
 
-def read_folder(session: Any, target: Target) -> Any:
+def read_folder(session: SparkSession, target: Target) -> DataFrame:
     return session.read.parquet(without_patterns(spark_address(target)))
 
 
@@ -82,19 +88,12 @@ def spark_address(target: Target) -> str:
     return plain if "://" in plain else "file://" + os.path.abspath(plain)
 
 
-def without_patterns(address: str) -> str:
-    """The address with glob characters escaped."""
-    return re.sub(r"([\\\[\]{}*?])", r"\\\1", address)
-
-
-def write_rows(frame: Any, address: str) -> None:
+def write_rows(frame: DataFrame, address: str) -> None:
     frame.write.option("maxRecordsPerFile", ROWS_A_FILE).parquet(address)
 
 
-def folder_facts(session: Any, target: Target, address: str) -> dict[str, Any]:
+def folder_facts(session: SparkSession, target: Target, address: str) -> JsonObject:
     """The facts about the files for the certificate; the executors compute the digests."""
-    from pyspark.sql import functions as sql
-
     place = without_patterns(address)
     contents = session.read.format("binaryFile").option("pathGlobFilter", "*.parquet").load(place)
     digests = contents.select(sql.element_at(sql.split("path", "/"), -1), sql.sha2("content", 256)).collect()
@@ -110,13 +109,21 @@ def folder_facts(session: Any, target: Target, address: str) -> dict[str, Any]:
     }
 
 
+class HadoopPath(Protocol):
+    """A path in Java."""
+
+    def getName(self) -> str: ...  # noqa: N802
+
+    def getParent(self) -> HadoopPath: ...  # noqa: N802
+
+
 class FileSystem:
     """Spark's file system of a target."""
 
-    def __init__(self, session: Any, target: Target) -> None:
-        if not hasattr(session, "_jsparkSession"):
+    def __init__(self, session: SparkSession, target: Target) -> None:
+        if is_connect(session):
             raise OutputError("Spark Connect cannot write folders: write a file, or use a classic Spark session")
-        self.path, self._target = session._jvm.org.apache.hadoop.fs.Path, target
+        self.path, self._target = java_of(session).org.apache.hadoop.fs.Path, target
         self.final = self.path(spark_address(target))
         settings = session._jsparkSession.sessionState().newHadoopConf()
         try:
@@ -143,14 +150,14 @@ class FileSystem:
         if not hide_error(is_release, self._target):
             raise OutputError(NOT_A_RELEASE.format(self._target.public_address()))
 
-    def write(self, path: Any, data: bytes) -> None:
+    def write(self, path: HadoopPath, data: bytes) -> None:
         stream = self._system.create(path, False)
         try:
             stream.write(bytearray(data))
         finally:
             stream.close()
 
-    def place(self, work: Any, size: int, *, force: bool) -> None:
+    def place(self, work: HadoopPath, size: int, *, force: bool) -> None:
         """Give the folder its name; with `force` an older release is first moved aside."""
         self.check(force=force)
         title, old = self._target.public_address(), None
@@ -176,7 +183,7 @@ class FileSystem:
         if old is not None:
             self.remove(old)
 
-    def remove(self, path: Any) -> None:
+    def remove(self, path: HadoopPath) -> None:
         """Remove a folder. If that fails, it stays hidden, and holds only released rows."""
         with suppress(Exception):
             self._system.delete(path, True)

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -51,7 +51,8 @@ from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.workspace import about_sql, attempt, column_list, header_names
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_secrets
-from dphist.spark.session import arrow_frame
+from dphist.spark.dataframes import arrow_frame, numbered
+from dphist.spark.session import is_connect, java_of
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ KEPT: Final = {
 FLOATS: Final = {"float": "FLOAT", "double": "DOUBLE"}
 NUMBERS: Final = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", *FLOATS})
 NESTED: Final = ("array", "struct", "map")
+TEXTS: Final = ("string", "char", "varchar")
 # All fields, and times with all digits, in any session zone.
 TO_JSON: Final = {
     "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -105,10 +107,12 @@ class SparkSource:
 
     what: str
     names: list[str] | None
-    select: Callable[[list[str]], Any]
+    select: Callable[[list[str]], DataFrame]
 
 
-def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe: bool = False) -> tuple[Any, str]:
+def read_rows(
+    session: SparkSession, events: Events, summed: Sequence[str] = (), *, probe: bool = False
+) -> tuple[DataFrame, str]:
     """The rows that satisfy the condition, as c0, c1, ... (user, item, summed columns), and the input's name.
 
     A probe has their types only, and reads nothing that can be read only once.
@@ -154,7 +158,7 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     return rows.select(*(columns[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
 
 
-def find_source(session: Any, events: Events, probe: bool) -> SparkSource:
+def find_source(session: SparkSession, events: Events, probe: bool) -> SparkSource:
     source = events.source
     from_database = events.table is not None or events.query is not None
     if from_database and is_frame(source):
@@ -187,23 +191,22 @@ def find_source(session: Any, events: Events, probe: bool) -> SparkSource:
     return csv_source(session, paths, kind, what, probe)
 
 
-def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str]], Any]:
+def columns_of(frame: DataFrame, names: Sequence[str] | None = None) -> Callable[[list[str]], DataFrame]:
     """Selects columns of a frame by position, because Spark's names ignore case."""
-    known = list(names or frame.columns)
-    numbered = frame.toDF(*(f"n{k}" for k in range(len(known))))
+    known, rows = list(names or frame.columns), numbered(frame)
 
-    def select(wanted: list[str]) -> Any:
+    def select(wanted: list[str]) -> DataFrame:
         places = [f"n{known.index(name)}" for name in wanted]
-        return numbered.select(*(numbered[place].alias(f"c{k}") for k, place in enumerate(places)))
+        return rows.select(*(rows[place].alias(f"c{k}") for k, place in enumerate(places)))
 
     return select
 
 
-def memory_source(session: Any, data: Any, as_text: bool, probe: bool) -> SparkSource:
+def memory_source(session: SparkSession, data: object, as_text: bool, probe: bool) -> SparkSource:
     source = frame_source(data, as_text=as_text)
 
-    def select(wanted: list[str]) -> Any:
-        def create() -> Any:
+    def select(wanted: list[str]) -> DataFrame:
+        def create() -> DataFrame:
             schema = source.schema(wanted)  # raises an error if a reader was read before
             table = schema.empty_table() if probe else source.data(wanted)
             return arrow_frame(session, table, [f"c{k}" for k in range(len(wanted))])
@@ -213,14 +216,19 @@ def memory_source(session: Any, data: Any, as_text: bool, probe: bool) -> SparkS
     return SparkSource(source.what, list(source.names), select)
 
 
+def without_patterns(address: str) -> str:
+    """The address with glob characters escaped."""
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", address)
+
+
 def local_address(path: str) -> str:
-    """The address of a local file, with the characters of Spark's patterns escaped."""
+    """The address of a local file, which is not a pattern."""
     name = os.path.basename(path)
     if name.startswith(("_", ".")):
         raise InputError(f"the file {path!r} has a name that Spark treats as hidden: rename it")
     if ":" in name:
         raise InputError(f"the file {path!r} has a colon in its name, which Spark does not support: rename it")
-    return "file://" + re.sub(r"([\\\[\]{}*?])", r"\\\1", os.path.abspath(path))
+    return "file://" + without_patterns(os.path.abspath(path))
 
 
 def folder_option(files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -237,39 +245,47 @@ def folder_option(files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return {"basePath": "file://" + os.path.join(*roots.pop())} if len(roots) == 1 else {}
 
 
-def union_source(what: str, groups: Sequence[tuple[str, Any, Sequence[str], Sequence[str]]]) -> SparkSource:
-    """Groups of files whose columns may differ in order: the first file, frame, names and types of each group."""
+class FileGroup(NamedTuple):
+    """Files with the same header: the first one, their rows, and the names and DuckDB types of the columns."""
 
-    def select(wanted: list[str]) -> Any:
-        for file, _, names, _ in groups:
-            require_columns(f"the file {file!r}", names, wanted)
+    file: str
+    rows: DataFrame
+    names: Sequence[str]
+    kinds: Sequence[str]
+
+
+def union_source(what: str, groups: Sequence[FileGroup]) -> SparkSource:
+    """The rows of all groups, whose columns may differ in order."""
+
+    def select(wanted: list[str]) -> DataFrame:
+        for group in groups:
+            require_columns(f"the file {group.file!r}", group.names, wanted)
         for name in wanted:
-            common_sql_type(what, name, [kinds[names.index(name)] for _, _, names, kinds in groups])
+            common_sql_type(what, name, [group.kinds[group.names.index(name)] for group in groups])
         # Spark widens the remaining types without loss.
-        frames = [columns_of(frame, names)(wanted) for _, frame, names, _ in groups]
+        frames = [columns_of(group.rows, group.names)(wanted) for group in groups]
         return reduce(lambda left, right: left.unionAll(right), frames)
 
-    return SparkSource(what, list(groups[0][2]), select)
+    return SparkSource(what, list(groups[0].names), select)
 
 
-def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
+def parquet_source(session: SparkSession, files: list[str], what: str) -> SparkSource:
     """Parquet files; those with equal footers are read together."""
 
-    def read(footer: tuple[tuple[str, str], ...], paths: list[str]) -> Any:
+    def read(footer: tuple[tuple[str, str], ...], paths: list[str]) -> FileGroup:
         names = [name for name, _ in footer]
         frame = session.read.options(**folder_option(paths, names)).parquet(*map(local_address, paths))
         if frame.columns[: len(names)] != names:
             raise ValueError("Spark reads other columns")
         arrow = [kind for _, kind in footer] + [""] * (len(frame.columns) - len(names))
-        numbered = frame.toDF(*(f"n{k}" for k in range(len(arrow))))
-        columns = [parquet_column(numbered[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)]
-        rows = numbered.select(*columns)
+        rows = numbered(frame)
+        rows = rows.select(*(parquet_column(rows[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)))
         # DuckDB's names for the types.
         kinds = [
             {"null": NOTHING, "uint64": "UBIGINT"}.get(known) or {**KEPT, **FLOATS}.get(kind, kind).upper()
             for (_, kind), known in zip(rows.dtypes, arrow, strict=True)
         ]
-        return paths[0], rows, frame.columns, kinds
+        return FileGroup(paths[0], rows, frame.columns, kinds)
 
     footers = files_by_header({path: parquet_header(path) for path in files})
     groups = [
@@ -279,7 +295,7 @@ def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
     return union_source(what, groups)
 
 
-def parquet_column(column: Any, arrow: str) -> Any:
+def parquet_column(column: Column, arrow: str) -> Column:
     """A column in a type that is counted, given its Arrow type."""
     if arrow == "null":
         return sql.lit(None)
@@ -289,26 +305,26 @@ def parquet_column(column: Any, arrow: str) -> Any:
     return column
 
 
-def csv_source(session: Any, files: list[str], kind: str, what: str, probe: bool) -> SparkSource:
+def csv_source(session: SparkSession, files: list[str], kind: str, what: str, probe: bool) -> SparkSource:
     delimiter, headers = csv_headers(files, kind, what)
     if not probe:
         check_lines(session, [local_address(path) for path in headers], delimiter, what)
 
-    def read(header: tuple[str, ...], paths: list[str]) -> Any:
+    def read(header: tuple[str, ...], paths: list[str]) -> FileGroup:
         # Columns are numbered: names may be odd, or differ in case only.
         fields = [f"n{k}" for k in range(len(header))]
         schema = StructType([StructField(field, StringType()) for field in fields])
         options = {**CSV, **folder_option(paths, [*header, *fields]), "sep": delimiter}
         frame = session.read.options(**options).schema(schema).csv([local_address(path) for path in paths])
         names = [*header, *frame.columns[len(header) :]]
-        return paths[0], frame, names, ["VARCHAR"] * len(names)
+        return FileGroup(paths[0], frame, names, ["VARCHAR"] * len(names))
 
     groups = [attempt(partial(read, header, paths), what) for header, paths in files_by_header(headers).items()]
     union = union_source(what, groups)
     return replace(union, select=lambda wanted: valid_rows(union.select(wanted)))
 
 
-def check_lines(session: Any, paths: Sequence[str], delimiter: str, what: str) -> None:
+def check_lines(session: SparkSession, paths: Sequence[str], delimiter: str, what: str) -> None:
     """Raise `InputError` unless the quotes of each line are as in RFC 4180: each line is then one row.
 
     A line of a quoted value with line breaks could be taken for a row of another user.
@@ -333,13 +349,13 @@ def check_lines(session: Any, paths: Sequence[str], delimiter: str, what: str) -
         )
 
 
-def valid_rows(rows: Any) -> Any:
+def valid_rows(rows: DataFrame) -> DataFrame:
     """CSV rows without invalid UTF-8; an empty field is NULL, quoted or not."""
     valid = rows.where(~sql.contains(sql.concat_ws("", *rows.columns), sql.lit(NOT_UTF8)))
     return valid.select(*(sql.nullif(valid[name], sql.lit("")).alias(name) for name in valid.columns))
 
 
-def json_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
+def json_source(session: SparkSession, files: list[str], kind: str, what: str) -> SparkSource:
     for path, start in zip(files, json_starts(files), strict=True):
         if kind == "json" and start == b"[":
             raise InputError(
@@ -352,29 +368,29 @@ def json_source(session: Any, files: list[str], kind: str, what: str) -> SparkSo
     return lines_source(attempt(lambda: reader.text([local_address(path) for path in files]), what), what)
 
 
-def lines_source(lines: Any, what: str) -> SparkSource:
+def lines_source(lines: DataFrame, what: str) -> SparkSource:
     """Lines with one JSON object each, and the columns of folders. A row's own value takes precedence."""
     folders = lines.columns[1:]
-    numbered = lines.toDF(*(f"f{k}" for k in range(len(lines.columns))))
-    line = sql.try_validate_utf8(sql.trim(numbered["f0"], sql.lit(" \t\r")))
+    rows = numbered(lines)
+    line = sql.try_validate_utf8(sql.trim(rows["n0"], sql.lit(" \t\r")))
     # Spark would accept an array of one object, and ignore text after the object.
     valid = sql.when(sql.startswith(line, sql.lit("{")) & sql.endswith(line, sql.lit("}")), line)
 
-    def select(wanted: list[str]) -> Any:
+    def select(wanted: list[str]) -> DataFrame:
         keys = StructType([StructField(name, StringType()) for name in wanted])
-        parsed = numbered.select("*", sql.from_json(valid, keys, FROM_JSON).alias("object"))
+        parsed = rows.select("*", sql.from_json(valid, keys, FROM_JSON).alias("object"))
         cells = []
         for k, name in enumerate(wanted):
             value = sql.col("object").getField(name)
             value = sql.when(value.isin(*NOT_FINITE), sql.trim(value, sql.lit('"'))).otherwise(value)
-            from_folder = [parsed[f"f{folders.index(name) + 1}"]] if name in folders else []
+            from_folder = [parsed[f"n{folders.index(name) + 1}"]] if name in folders else []
             cells.append(sql.coalesce(value, *from_folder).alias(f"c{k}"))
         return parsed.select(*cells)
 
     return SparkSource(what, None, select)
 
 
-def remote_paths(source: Any) -> list[str]:
+def remote_paths(source: object) -> list[str]:
     """The paths and addresses that only Spark can find; empty if all are local files."""
     paths = given_paths(source)
     if isinstance(source, (tuple, list)) and len(paths) < len(source):
@@ -400,7 +416,7 @@ def remote_format(paths: list[str], file_format: str | None) -> str:
     return format_of(paths[0].rstrip("/"))
 
 
-def remote_source(session: Any, paths: list[str], kind: str, what: str, probe: bool) -> SparkSource:
+def remote_source(session: SparkSession, paths: list[str], kind: str, what: str, probe: bool) -> SparkSource:
     """Remote files. Spark checks that CSV files have equal headers, and merges Parquet schemas."""
 
     def read() -> SparkSource:
@@ -434,7 +450,7 @@ def remote_source(session: Any, paths: list[str], kind: str, what: str, probe: b
     raise InputError(f"{what} cannot be read: Spark does not reach it, or it is damaged or has another format")
 
 
-def counted_column(column: Any, kind: str, name: str, *, is_user: bool) -> tuple[Any, str]:
+def counted_column(column: Column, kind: str, name: str, *, is_user: bool) -> tuple[Column, str]:
     """The column normalized like `sql.normalize`, and its DuckDB type; rare types are text."""
     if kind == "binary":
         return limit_length(column), KEPT[kind]
@@ -452,36 +468,36 @@ def counted_column(column: Any, kind: str, name: str, *, is_user: bool) -> tuple
     return limit_length(valid_text(column.cast("string"))), "VARCHAR"
 
 
-def limit_length(column: Any) -> Any:
+def limit_length(column: Column) -> Column:
     return sql.when(sql.octet_length(column) <= LONGEST_VALUE, column)
 
 
-def limit_value(column: Any, kind: str) -> Any:
+def limit_value(column: Column, kind: str) -> Column:
     """The value of a column, NULL if it is longer than a user or an item may be."""
     if kind.startswith((*NESTED, "variant")):
         written = sql.to_json(column, TO_JSON) if kind.startswith(NESTED) else column.cast("string")
         return sql.when(sql.octet_length(written) <= LONGEST_VALUE, column)
-    return limit_length(column) if kind.startswith(("string", "char", "varchar", "binary")) else column
+    return limit_length(column) if kind.startswith((*TEXTS, "binary")) else column
 
 
-def valid_text(column: Any) -> Any:
+def valid_text(column: Column) -> Column:
     """Text without its collation, which would show one user's spelling for all; NULL if not UTF-8."""
     return sql.try_validate_utf8(sql.collate(column, "UTF8_BINARY"))
 
 
-def number(column: Any, kind: str, name: str) -> Any:
+def number(column: Column, kind: str, name: str) -> Column:
     """The value as the nearest double; NULL if it is not a number. An error if the type is not numeric or text."""
     if kind in NUMBERS or kind.startswith("decimal("):
         return column.cast("double")
     if kind == "void":
         return sql.lit(None).cast("double")
-    if not kind.startswith(("string", "char", "varchar")):
+    if not kind.startswith(TEXTS):
         raise not_summable(name)
     text = valid_text(column.cast("string"))
     return sql.when(text.rlike(NUMBER), text.try_cast("double"))
 
 
-def as_text(column: Any, kind: str) -> Any:
+def as_text(column: Column, kind: str) -> Column:
     """The same text as `dphist.counting.sql.as_text`."""
     if kind in FLOATS:
         exact = sql.abs(column) < sql.lit(EXACT)
@@ -509,12 +525,12 @@ def as_text(column: Any, kind: str) -> Any:
     return column if kind.startswith((*NESTED, "variant")) else column.cast("string")
 
 
-def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -> dict[str, str]:
+def columns_named(session: SparkSession, source: SparkSource, texts: Mapping[str, str]) -> dict[str, str]:
     """The columns that the user's SQL names, by their spelling in it: the exact one, or one that differs in case.
 
     For JSON every name that Spark parses is a column; too many do no harm.
     """
-    if not hasattr(session, "_jsparkSession"):
+    if is_connect(session):
         raise InputError("conditions are not supported through Spark Connect: filter the DataFrame first")
     exact = session.conf.get("spark.sql.caseSensitive") == "true"
     named: dict[str, str] = {}
@@ -538,7 +554,7 @@ def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -
     return named
 
 
-def words_of(session: Any, text: str, source: SparkSource, kind: str) -> list[str]:
+def words_of(session: SparkSession, text: str, source: SparkSource, kind: str) -> list[str]:
     """The first parts of the names in an expression, by Spark's parser, which resolves nothing."""
     parser = session._jsparkSession.sessionState().sqlParser()
     leaves = bind_text(lambda: parser.parseExpression(text).collectLeaves(), text, source, kind)
@@ -552,10 +568,10 @@ def words_of(session: Any, text: str, source: SparkSource, kind: str) -> list[st
     return words
 
 
-def value_or_null(view: Any, text: str) -> Column:
+def value_or_null(view: DataFrame, text: str) -> Column:
     """The value of an expression, or NULL where it fails: an error would reveal that row."""
     # The class TryEval, because a session can replace functions.
-    spark = view.sparkSession._jvm.org.apache.spark.sql
+    spark = java_of(view.sparkSession).org.apache.spark.sql
     expression = spark.classic.ExpressionUtils.expression(sql.expr(text)._jc)
     return Column(spark.classic.ExpressionUtils.column(spark.catalyst.expressions.TryEval(expression)))
 
@@ -569,17 +585,17 @@ def is_computed(source: SparkSource, column: Item) -> bool:
     return column.source not in source.names and re.fullmatch(r"\w+|`[^`]*`", column.source) is None
 
 
-def computed_column(view: Any, text: str, source: SparkSource, read_as_text: bool) -> Column:
+def computed_column(view: DataFrame, text: str, source: SparkSource, read_as_text: bool) -> Column:
     """A computed item. It is checked as a condition, where Spark allows expressions of one row only."""
     probe = bind_text(lambda: view.filter(value_or_null(view, text).isNull()), text, source, "expression")
     check_plan(probe, text, "expression")
     # The checked expression is evaluated, not its text, whose meaning may have changed.
     checked = probe._jdf.queryExecution().analyzed().condition().child()
-    column = Column(view.sparkSession._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(checked))
+    column = Column(java_of(view.sparkSession).org.apache.spark.sql.classic.ExpressionUtils.column(checked))
     return as_text(column, view.select(column).dtypes[0][1]) if read_as_text else column
 
 
-def check_plan(rows: Any, text: str, kind: str) -> None:
+def check_plan(rows: DataFrame, text: str, kind: str) -> None:
     """Raise `InputError` unless the condition of a filter is a deterministic function of one row.
 
     The plan that is executed is checked, not the text: sessions and catalogs can have functions that read other

@@ -8,17 +8,19 @@ docs/spark.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as sql
 
 from dphist.counting.sql import COUNT, ITEMS, sum_names, weighted_sum
 from dphist.counting.task import RoundsTask, Secret
+from dphist.spark.dataframes import all_of, persist
+from dphist.spark.session import is_connect
 
 # Columns of the pairs: the part of the user, whether it is their only item, all items of a user who has more than
 # count (else null), and the items of the user in round 0.
@@ -34,17 +36,6 @@ PARTS_OF_A_CORE: Final = 16
 BYTES_OF_A_PART: Final = 1 << 22
 
 
-@contextmanager
-def persist(frame: Any) -> Iterator[Any]:
-    """Keep the rows on the executors; lost ones are recomputed."""
-    rows = frame.persist()
-    try:
-        yield rows
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            rows.unpersist(blocking=False)
-
-
 @dataclass(eq=False, repr=False)
 class SparkRounds(Secret):
     """Users and items for counting in rounds (see `task.RoundsCount`), on the executors.
@@ -53,34 +44,34 @@ class SparkRounds(Secret):
     `entries` is the public list, or None, and `known` has the items known in advance, or is None.
     """
 
-    session: Any
+    session: SparkSession
     task: RoundsTask
-    pairs: Any
+    pairs: DataFrame
     items: list[str]
-    entries: Any
-    known: Any
+    entries: DataFrame | None
+    known: DataFrame | None
     what: str
     parts: int
     kept: ExitStack
-    _lists: Any = field(default=None, init=False)
+    _lists: DataFrame = field(init=False)
     _narrowed: bool = field(default=False, init=False)
 
-    def keep(self, frame: Any) -> Any:
+    def keep(self, frame: DataFrame) -> DataFrame:
         """Keep the rows on the executors until the end; lost ones are recomputed."""
         return self.kept.enter_context(persist(frame))
 
-    def alone(self) -> Any:
+    def alone(self) -> DataFrame:
         """Items and the users who have this item only; kept, because it is used twice."""
         return self.keep(self.pairs.where(ALONE).groupBy(*self.items).agg(sql.count("*").alias(COUNT)))
 
-    def start(self, gone: Sequence[Any]) -> None:
+    def start(self, gone: Sequence[DataFrame]) -> None:
         """Begin the rounds without these items, which are public or released: the driver sends them to all."""
         lists = self._several().select(PART, "u", *self.items)
         for frame in gone:
             lists = self.joined(lists, frame.select(*self.items), "left_anti", "broadcast")
         self._lists = lists.withColumn(FIRST, sql.count("*").over(_user()))
 
-    def round(self, alive: Any = None) -> Any:
+    def round(self, alive: DataFrame | None = None) -> DataFrame:
         """Items, sums of weights in steps, their parts, and `pooled`, which is 0 in the first round.
 
         `alive` are the items that stay on the lists after the last round, with `parts` and `pooled`.
@@ -104,7 +95,7 @@ class SparkRounds(Secret):
             return sums.withColumn(POOLED, sql.lit(0).cast("bigint"))
         return self.joined(sums, alive.select(*self.items, POOLED), "inner", "merge")
 
-    def choose(self, found: Any) -> None:
+    def choose(self, found: DataFrame) -> None:
         """Keep the pairs with these items, which are released, for `sizes` and `measure`."""
         pairs = self._several()
         if not self.task.listed:
@@ -122,7 +113,7 @@ class SparkRounds(Secret):
             counts[bucket] += pairs // items_found
         return counts
 
-    def measure(self, limit: int) -> Any:
+    def measure(self, limit: int) -> DataFrame:
         """Chosen items that somebody has, with sums of the weights and of the weighted values of their users."""
         task, names = self.task, sum_names(self.task.values)
         weight = look_up([task.measure_weight(n, limit) for n in range(1, task.most_items + 1)], ITEMS)
@@ -135,36 +126,38 @@ class SparkRounds(Secret):
         totals = [sql.sum(name).cast("bigint").alias(name) for name in (COUNT, *names)]
         return weighted.groupBy(*self.items).agg(*totals)
 
-    def joined(self, left: Any, right: Any, how: str, hint: str, *more: str) -> Any:
+    def joined(self, left: DataFrame, right: DataFrame, how: str, hint: str, *more: str) -> DataFrame:
         """Rows of two frames with the same item (and the same values in `more`)."""
         renamed = right.toDF(*(f"k_{name}" if name in (*self.items, *more) else name for name in right.columns))
         same = [_same(name, self.task.events.null_items and name in self.items) for name in (*more, *self.items)]
-        both = left.join(renamed.hint(hint), reduce(lambda a, b: a & b, same), how)
+        both = left.join(renamed.hint(hint), all_of(same), how)
         return both.drop(*(f"k_{name}" for name in (*self.items, *more)))
 
-    def _several(self) -> Any:
+    def _several(self) -> DataFrame:
         """The pairs of users with several items, or all pairs without the other group."""
         return self.pairs.where(f"NOT {ALONE}") if self.task.alone else self.pairs
 
 
-def _same(name: str, can_be_null: bool) -> Any:
+def _same(name: str, can_be_null: bool) -> Column:
     left, right = sql.col(name), sql.col(f"k_{name}")
     return left.eqNullSafe(right) if can_be_null else left == right
 
 
-def _user() -> Any:
+def _user() -> WindowSpec:
     return Window.partitionBy(PART, "u")
 
 
-def look_up(weights: Sequence[int], place: str) -> Any:
+def look_up(weights: Sequence[int], place: str) -> Column:
     """The entry of a list by a number from 1."""
     return sql.expr(f"element_at(array({', '.join(f'{weight}L' for weight in weights)}), CAST({place} AS INT))")
 
 
-def number_of_parts(session: Any, rows: Any) -> int:
+def number_of_parts(session: SparkSession, rows: DataFrame) -> int:
     """The session's number of shuffle partitions, or fewer for small inputs and clusters."""
-    most = int(session.conf.get("spark.sql.shuffle.partitions"))
-    if not hasattr(rows, "_jdf"):  # Spark Connect
+    setting = session.conf.get("spark.sql.shuffle.partitions")
+    assert setting is not None
+    most = int(setting)
+    if is_connect(session):
         return most
     cores = int(session.sparkContext.defaultParallelism)
     # Very large if Spark does not know.
@@ -172,28 +165,16 @@ def number_of_parts(session: Any, rows: Any) -> int:
     return max(1, min(most, PARTS_OF_A_CORE * cores, max(cores, size // BYTES_OF_A_PART)))
 
 
-def part_of(session: Any, user: Any, parts: int) -> Any:
+def part_of(session: SparkSession, user: Column, parts: int) -> Column:
     """The part of a user: a number that Spark's hash puts into a partition of its own."""
     numbers = sql.array(*map(sql.lit, numbers_of_partitions(session, parts)))
     return sql.element_at(numbers, sql.pmod(sql.hash(user), sql.lit(parts)) + 1)
 
 
-def numbers_of_partitions(session: Any, partitions: int) -> list[int]:
+def numbers_of_partitions(session: SparkSession, partitions: int) -> list[int]:
     """For each of so many partitions, a number whose rows Spark puts there. (Others would share partitions.)"""
     number = sql.col("id").cast("int").alias("number")
     place = sql.pmod(sql.hash(number), sql.lit(partitions)).alias("place")
     # Each partition gets 64 numbers on average: none is left without.
     tried = session.range(0, 64 * partitions, 1, 1).select(number, place)
     return [number for _, number in sorted({place: number for number, place in tried.collect()}.items())]
-
-
-def detached(frame: Any) -> Any:
-    """A new frame of the same rows, without the plan that made them.
-
-    Spark would pass on that plan, and statistics that it estimated from true counts.
-    """
-    if not hasattr(frame, "_jdf"):  # Spark Connect
-        return frame
-    java, session = frame._jdf, frame.sparkSession
-    rows = session._jsparkSession.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
-    return DataFrame(rows, session)

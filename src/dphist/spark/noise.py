@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,10 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
+from dphist.aliases import ArrowArray
 from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk, release_order, take_rows
 from dphist.counting.task import Secret
@@ -33,11 +35,10 @@ from dphist.releasing.result import ARROW, ROWS_SHOWN, Release
 from dphist.releasing.summary import Summary
 from dphist.sampling.rng import DIGEST_BYTES, KEY_BYTES, ClosedRng, KeyedWords, Rng
 from dphist.sampling.sampler import Repeatable
-from dphist.spark.counting import SparkHistogram, on_executors, run
-from dphist.spark.folder import read_folder, write_folder
-from dphist.spark.lists import detached, persist
-
-Placed = Callable[[Any], None]
+from dphist.spark.counting import SparkHistogram, run
+from dphist.spark.dataframes import arrow_frame, detached, numbered, on_executors, persist
+from dphist.spark.folder import Placed, read_folder, write_folder
+from dphist.spark.session import is_connect, log_only
 
 ROWS_A_PART: Final = 1 << 20
 _WORD_BYTES: Final = 8
@@ -69,7 +70,9 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
             # A limit on users has replaced the top-k step: keep the largest noisy counts.
             frame = largest_rows(frame, len(noise.items), request.top)
         if target is not None and target.kind == "folder":
-            written, rows = write_rows(frame, histogram.what, model, target, force=request.force, placed=placed)
+            written, rows = write_release_folder(
+                frame, histogram.what, model, target, force=request.force, placed=placed
+            )
             return with_first_rows(rows, replace(model, written=written), written.rows)
         if is_spark_frame(request.input):
             with persist(frame) as rows:
@@ -91,14 +94,14 @@ class ExecutorStep(Secret):
         """What Spark calls it in its plans."""
         return "dphist_noise"
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield self.of(batch)
 
-    def of(self, batch: Any) -> Any:
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise NotImplementedError
 
-    def draws(self, digests: Any, numbers: Sequence[NDArray[np.int64] | None]) -> list[Repeatable]:
+    def draws(self, digests: ArrowArray, numbers: Sequence[NDArray[np.int64] | None]) -> list[Repeatable]:
         """The noise of these true numbers of items; None for numbers that their digests depend on already."""
         rows = rows_of_bytes(digests)
         # If the data changed between two attempts at a task, equal noise on two different numbers would reveal
@@ -115,7 +118,7 @@ class ExecutorNoise(ExecutorStep):
     items: tuple[str, ...]
     columns: Columns
 
-    def of(self, batch: Any) -> Any:
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """From items, counts, sums and digests to the released rows. No item is in two rows."""
         *columns, digests = batch.columns
         counts, *sums = (as_numpy(column) for column in columns[len(self.items) :])
@@ -143,15 +146,15 @@ def mix_numbers(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[
     return words.view(np.uint8)
 
 
-def rows_of_bytes(digests: Any) -> Any:
+def rows_of_bytes(digests: ArrowArray) -> NDArray[np.uint8]:
     """Digests as rows of bytes; the cast checks their length."""
     fixed = digests.cast(pa.binary(DIGEST_BYTES))
-    content = np.frombuffer(fixed.buffers()[1] or b"", dtype=np.uint8)
-    start = fixed.offset * DIGEST_BYTES
-    return content[start : start + len(fixed) * DIGEST_BYTES].reshape(-1, DIGEST_BYTES)
+    size, start = len(fixed) * DIGEST_BYTES, fixed.offset * DIGEST_BYTES
+    content = pa.Array.from_buffers(pa.uint8(), size, [None, fixed.buffers()[1]], offset=start)
+    return as_numpy(content).reshape(-1, DIGEST_BYTES)
 
 
-def released_frame(histogram: SparkHistogram, noise: ExecutorNoise) -> Any:
+def released_frame(histogram: SparkHistogram, noise: ExecutorNoise) -> DataFrame:
     """The released rows as a Spark DataFrame, not computed yet."""
     types = {field.name: field.dataType for field in histogram.frame.schema.fields}
     items = [StructField(name, types[column]) for name, column in zip(noise.items, histogram.items(), strict=True)]
@@ -171,39 +174,33 @@ def without_logging() -> Iterator[None]:
     def is_other_thread(_record: logging.LogRecord) -> bool:
         return threading.get_ident() != this_thread
 
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addFilter(is_other_thread)
-    try:
+    with log_only(is_other_thread, [logging.getLogger(name) for name in _LOGGERS]):
         yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_other_thread)
 
 
 # Released rows.
 
 
-def without_traces(frame: Any) -> Any:
+def without_traces(frame: DataFrame) -> DataFrame:
     """The released rows, in parts and in an order that depend on released values alone.
 
     This computes them. The number of parts depends on the number of rows: Spark's own choice would depend on the
     size of the shuffle, and so reveal how many items were counted but not released.
     """
-    numbered = frame.toDF(*(f"n{place}" for place in range(len(frame.columns))))
-    parts = max(1, -(-numbered.count() // ROWS_A_PART))
-    rows = numbered.repartition(parts, *numbered.columns).sortWithinPartitions(*numbered.columns)
+    rows = numbered(frame)
+    parts = max(1, -(-rows.count() // ROWS_A_PART))
+    rows = rows.repartition(parts, *rows.columns).sortWithinPartitions(*rows.columns)
     return rows.toDF(*frame.columns)
 
 
-def largest_rows(frame: Any, items: int, limit: int) -> Any:
+def largest_rows(frame: DataFrame, items: int, limit: int) -> DataFrame:
     """The rows with the largest counts; the count follows the item's columns."""
-    names = [f"n{place}" for place in range(len(frame.columns))]
-    ordered = frame.toDF(*names).orderBy(sql.col(names[items]).desc(), *names[:items])
+    rows = numbered(frame)
+    ordered = rows.orderBy(sql.col(rows.columns[items]).desc(), *rows.columns[:items])
     return ordered.limit(limit).toDF(*frame.columns)
 
 
-def collect_release(table: Any, model: Release) -> Release:
+def collect_release(table: pa.Table, model: Release) -> Release:
     """A release in memory, from the rows of the output and a release without rows."""
     width = len(model.names.items)
     columns = [one_chunk(column) for column in table.columns]
@@ -216,9 +213,9 @@ def collect_release(table: Any, model: Release) -> Release:
     )  # fmt: skip
 
 
-def write_rows(
-    frame: Any, what: str, model: Release, target: Target, *, force: bool, placed: Placed | None
-) -> tuple[Written, Any]:
+def write_release_folder(
+    frame: DataFrame, what: str, model: Release, target: Target, *, force: bool, placed: Placed | None
+) -> tuple[Written, DataFrame]:
     """Write the rows and the certificate of a release as a folder. Also returns a frame of the rows in it."""
     with persist(frame) as rows:
         written = write_folder(
@@ -228,7 +225,7 @@ def write_rows(
     return written, read_folder(frame.sparkSession, target)
 
 
-def keep_on_cluster(frame: Any, model: Release) -> Release:
+def keep_on_cluster(frame: DataFrame, model: Release) -> Release:
     """The release, whose rows stay on the cluster. If an executor is lost with rows meanwhile, try again."""
     for _ in range(_RETRIES):
         try:
@@ -239,15 +236,15 @@ def keep_on_cluster(frame: Any, model: Release) -> Release:
     return with_first_rows(compute_once(frame), model)
 
 
-def compute_once(frame: Any) -> Any:
+def compute_once(frame: DataFrame) -> DataFrame:
     """The rows, detached from the input: recomputing them from changed data would be a second release.
 
     They are stored in the session's checkpoint folder if there is one, otherwise on two executors each.
     """
     session = frame.sparkSession
-    context = getattr(session, "_sc", None)
-    if context is None:
+    if is_connect(session):
         return frame.localCheckpoint(eager=True)
+    context = session.sparkContext
     if context.getCheckpointDir() is not None:
         rows = frame.checkpoint(eager=True)
     elif context._jsc.sc().isLocal():
@@ -266,20 +263,20 @@ class SparkRelease(Release):
 
     _writes_objects = False
 
-    def __init__(self, frame: Any, head: Release) -> None:
+    def __init__(self, frame: DataFrame, head: Release) -> None:
         """`head` has the first rows (or all, without a `total`), and all other attributes of the release."""
         self.__dict__.update(frame=frame, head=head)
         for name in Release.__dataclass_fields__.keys() - {"columns", "counts", "added"}:
             self.__dict__[name] = getattr(head, name)
 
-    frame: Any
+    frame: DataFrame
     head: Release
 
-    def to_spark(self, session: Any = None) -> Any:
+    def to_spark(self, session: SparkSession | None = None) -> DataFrame:
         """The Spark DataFrame, in its own session unless you name another."""
-        return self.frame if session is None else super().to_spark(session)
+        return self.frame if session is None else arrow_frame(session, self.to_arrow())
 
-    def to_native(self) -> Any:
+    def to_native(self) -> DataFrame:
         """The Spark DataFrame."""
         return self.frame
 
@@ -293,7 +290,7 @@ class SparkRelease(Release):
         return self._collected
 
     @property
-    def columns(self) -> tuple[Any, ...]:
+    def columns(self) -> tuple[ArrowArray, ...]:
         return self.collect().columns
 
     @property
@@ -320,7 +317,7 @@ class SparkRelease(Release):
         return self.head._first_rows()
 
 
-def with_first_rows(frame: Any, model: Release, total: int | None = None) -> SparkRelease:
+def with_first_rows(frame: DataFrame, model: Release, total: int | None = None) -> SparkRelease:
     """A release on the cluster, with its first rows here.
 
     A `total` means that it is written already. Then it stands even if its first rows cannot be read.

