@@ -25,8 +25,6 @@ from dphist.errors import (
     NotVerified,
     OutputError,
     OverBudget,
-    flag,
-    replace_names,
 )
 from dphist.objects import without_secrets
 
@@ -200,14 +198,6 @@ def word_without_secrets(word: str) -> str:
     return word if match is None else (match[1] or "") + without_secrets(match[2])
 
 
-def error_sentence(error: DphistError) -> str:
-    """The message with all options as flags, also those that a check names as Python does."""
-    from dphist.cli.flags import PLAN
-
-    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in PLAN if '_' in name)})(?![\w.])"
-    return replace_names(pattern, lambda match: flag(match["name"]), error.with_flags)
-
-
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are texts."""
     write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
@@ -337,7 +327,7 @@ def main() -> None:
             write_error(f"Error: {usage_sentence(error)}")
         raise SystemExit(2) from None
     except DphistError as error:
-        write_error(f"Error: {error_sentence(error)}")
+        write_error(f"Error: {error.with_flags}")
         if error.example:
             write_error(f"  {error.example}")
         codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from dphist.cli.base import number
-from dphist.errors import flag
+from dphist.errors import flag, with_flags
 from dphist.releasing.request import Help, Option, options
 
 
@@ -26,7 +26,7 @@ def _flag(option: Option, note: str = "") -> Any:
     return typer.Option(
         *([shown.short] if shown.short else []), flag(option.name), metavar=shown.metavar or None,
         parser=partial(number, words=option.words, kind=option.kind) if option.kind in (int, float) else None,
-        help=shown.text + note, rich_help_panel=shown.panel, show_default=False,
+        help=with_flags(shown.text) + note, rich_help_panel=shown.panel, show_default=False,
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def takes(
             annotation=Annotated[hint, _flag(option, note)],
         )  # fmt: skip
 
-    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [
             parameter
@@ -69,7 +69,7 @@ def takes(
         )
         return run
 
-    return with_flags
+    return add
 
 
 def _flag_type(option: Option) -> Any:

@@ -19,7 +19,6 @@ from dphist.cli.base import (
     Quiet,
     app,
     closed_pipe_ignored,
-    error_sentence,
     print_json,
     progress_bars,
     stoppable,
@@ -239,7 +238,7 @@ def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Itera
         if wanted and booking is not None:
             # The text of other exceptions may contain a cell.
             message = getattr(error, "message", type(error).__name__)
-            message = error_sentence(error) if isinstance(error, DphistError) else message
+            message = error.with_flags if isinstance(error, DphistError) else message
             with closed_pipe_ignored(), aside:
                 print_json({"error": message, "booking": booking})
         raise

@@ -12,7 +12,6 @@ from dphist.cli.base import (
     Quiet,
     app,
     closed_pipe_ignored,
-    error_sentence,
     show,
     whole_number,
 )
@@ -130,7 +129,7 @@ def report_release(name: str, request: Request, result: Release) -> OutputError 
         write_report(page, Path(name), _protected_files(request, target), force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
-            reason = error_sentence(error)
+            reason = error.with_flags
         else:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         return OutputError(f"the release was written, but its report was not: {reason}")

@@ -255,8 +255,8 @@ def source_of(connection: Any, events: Events, label: str, probe: bool) -> Sourc
 
 
 def not_a_database(events: Events, kind: str) -> InputError:
-    option = "--table" if events.table is not None else "--query"
-    return InputError(f"{option} is for databases: to select rows of {kind}, use --where")
+    option = "<--table>" if events.table is not None else "<--query>"
+    return InputError(f"{option} is for databases: to select rows of {kind}, use <--where>")
 
 
 def open_rows(

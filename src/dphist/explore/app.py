@@ -157,7 +157,8 @@ def make_app(*, token: str, port: int) -> Starlette:
             try:
                 return JSONResponse(await run_in_daemon_thread(lambda: find(data)))
             except DphistError as error:
-                return error_response(422, str(error), fields.field_of(error))
+                field = error.field if isinstance(error, fields.WrongField) else None
+                return error_response(422, str(error), field)
             except Exception as error:
                 traceback.print_exception(error)
                 return error_response(500, "This is a bug in dphist; the terminal shows the details.")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dphist.errors import DphistError, InvalidParameter
+from dphist.errors import InvalidParameter
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 # Only for whole numbers: elsewhere 1,500 may mean 1.5.
@@ -191,14 +191,6 @@ def read_question(data: Mapping[str, object]) -> Question:
 def delta_for(users: int) -> float:
     """1e-6, or for many users a power of ten that is at most 0.1 / users."""
     return min(1e-6, float(f"1e-{len(str(users - 1)) + 1}"))
-
-
-def field_of(error: DphistError) -> str | None:
-    """The field that an error is about; errors of the library start with the name of a parameter."""
-    if isinstance(error, WrongField):
-        return error.field
-    first = str(error).removeprefix("the ").split(" ", 1)[0]
-    return first if first in {field.name for field in FIELDS} else None
 
 
 # ---- public counts, uploaded as CSV

@@ -66,7 +66,7 @@ def check_place(path: Path, *, force: bool, what: Literal["report", "plot"] = "r
         if not os.path.lexists(path):
             return
         if not force:
-            raise OutputError(f"the {what} {name!r} already exists; --force replaces it")
+            raise OutputError(f"the {what} {name!r} already exists; <--force> replaces it")
         # Not a pipe or a device; a dangling link may be replaced.
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise OutputError(f"the {what} {name!r} is not a file")
