@@ -9,7 +9,10 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from dphist.aliases import JsonObject
 
 Word = TypeVar("Word", bound=str)
 
@@ -58,7 +61,7 @@ class DphistError(Exception):
     KeyboardInterrupt, get both attributes as well.
     """
 
-    booking: Mapping[str, Any] | None = None
+    booking: JsonObject | None = None
     release: Any = None
     example: str = ""
 
@@ -132,7 +135,7 @@ def install_command(extra: str) -> str:
     return f"pip install {PACKAGES[extra]}"
 
 
-def package(name: str, extra: str = "") -> Any:
+def package(name: str, extra: str = "") -> ModuleType:
     """A module of an optional package, or of an extra."""
     try:
         return import_module(name)
@@ -141,7 +144,7 @@ def package(name: str, extra: str = "") -> Any:
         raise MissingExtra(f"this needs the package {name.partition('.')[0]}: {install}") from None
 
 
-def postgres_driver() -> Any:
+def postgres_driver() -> ModuleType:
     return package("adbc_driver_postgresql.dbapi", "postgres")
 
 
