@@ -13,7 +13,7 @@ from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.write import ProtectedFile, refuse_overwriting
 from dphist.publishing import write_file
-from dphist.report.charts import PLOTS, require_plotting
+from dphist.report.charts import PLOTS, chart, require_plotting
 from dphist.report.render import PAGE_MARK
 
 PAGES: Final = (".html", ".htm")
@@ -50,6 +50,10 @@ def check_plot(path: Path, *, force: bool) -> None:
         raise InvalidParameter(f"the plot must end in {', '.join(PLOTS)}, not {path.name!r}")
     check_place(path, force=force, what="plot")
     require_plotting()
+
+
+def write_plot(result: object, path: Path, *, force: bool) -> None:
+    write_file(path, chart(result).content(path), force=force)
 
 
 def check_place(path: Path, *, force: bool, what: Literal["report", "plot"] = "report") -> None:
