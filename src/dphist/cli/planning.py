@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,6 +31,8 @@ from dphist.errors import InvalidParameter
 from dphist.proof.verdict import verdict_of
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from dphist.model import Budget, Plan
     from dphist.simulation.simulate import Simulation
 
