@@ -28,7 +28,6 @@ from dphist.errors import (
     OverBudget,
 )
 from dphist.objects import without_secrets
-from dphist.publishing import interruptible
 
 if TYPE_CHECKING:
     # Typer has its own click, and does not export these.
@@ -247,6 +246,9 @@ def stoppable() -> Iterator[list[object]]:
 
     The caller appends to the list what was written.
     """
+    # Here, because `dphist verify` loads nothing that writes.
+    from dphist.publishing import interruptible
+
     placed: list[object] = []
     try:
         with interruptible():
