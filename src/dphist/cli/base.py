@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter, Parameter
     from typer._click.exceptions import UsageError
 
-    from dphist.aliases import JsonObject
-    from dphist.releasing.request import Watcher
 else:
     UsageError = typer.BadParameter.__base__
 
@@ -85,7 +83,8 @@ class Command(TyperCommand):
                 raise
         given = self.make_parser(ctx).parse_args(args=words)[0]
         required = [parameter for parameter in self.get_params(ctx) if parameter.required]
-        missing = ", ".join(_name_of(parameter) for parameter in required if given.get(parameter.name) is None)
+        names = [_name_of(parameter) for parameter in required if given.get(parameter.name) is None]
+        missing = ", ".join(f"<{name}>" if name.startswith("-") else name for name in names)
         raise InvalidParameter(f"missing: {missing} (see {ctx.command_path} --help)")
 
 
@@ -210,61 +209,6 @@ def word_without_secrets(word: str) -> str:
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are texts."""
     write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
-
-
-@contextmanager
-def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
-    """Progress bars on a terminal. They show shares of the work, never a number from the data."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def watch(step: str, share: float) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=1.0)
-            bars.update(tasks[step], completed=share)
-
-        yield watch
-
-
-class Stopped(typer.Exit):
-    """A command was stopped by a signal. `booking` is what stays booked."""
-
-    message = ""
-    booking: JsonObject | None = None
-
-
-@contextmanager
-def stoppable() -> Iterator[list[object]]:
-    """On a signal, print what was written or stays booked, and exit with the code that a shell expects.
-
-    The caller appends to the list what was written.
-    """
-    # Here, because `dphist verify` loads nothing that writes.
-    from dphist.publishing import interruptible
-
-    placed: list[object] = []
-    try:
-        with interruptible():
-            yield placed
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        done = "nothing was written"
-        if placed:
-            address = getattr(placed[0], "address", None)
-            done = "the output was already written" + (f" to {address}" if address else "")
-        booking = getattr(stopped, "booking", None)
-        if booking is not None and not placed:
-            done += f". {booking['summary']}"
-        write_error(f"Interrupted: {done}.")
-        ended = Stopped(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143))
-        ended.message, ended.booking = f"Interrupted: {done}", booking
-        raise ended from None
 
 
 @contextmanager

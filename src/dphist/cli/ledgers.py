@@ -110,7 +110,7 @@ def show_ledger(
     """
     if (checkpoint is None) != (public_key is None):
         raise InvalidParameter(
-            "--checkpoint and --public-key go together: without its signature, a checkpoint proves nothing"
+            "<--checkpoint> and <--public-key> go together: without its signature, a checkpoint proves nothing"
         )
     known = None
     if checkpoint is not None and public_key is not None:

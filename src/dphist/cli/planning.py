@@ -178,7 +178,7 @@ def compare(
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
     if sums or weight:
         if plot is not None:
-            raise InvalidParameter("--plot cannot be used with --sum, --vector or --weight")
+            raise InvalidParameter("<--plot> cannot be used with <--sum>, <--vector> or <--weight>")
         asked = [
             {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options} for e in epsilon for k in bounds
         ]
@@ -189,7 +189,7 @@ def compare(
     draw = _plot_writer(plot, force)
     results = [dphist.compare(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
     if curves and not as_json:
-        raise InvalidParameter("--curves needs --json; --plot draws the curves")
+        raise InvalidParameter("<--curves> needs <--json>; <--plot> draws the curves")
     data = {"comparisons": [result.to_dict(curves=curves) for result in results]}
     show(data, "\n\n".join(map(str, results)) + "\n", as_json)
     draw(results)
@@ -324,7 +324,7 @@ def simulate(
     """
     draw = _plot_writer(plot, force)
     result = dphist.simulate(
-        source, zipf=zipf, limits=_numbers("--limits", limits), tops=_numbers("--tops", tops), goal=goal,
+        source, zipf=zipf, limits=_numbers("<--limits>", limits), tops=_numbers("<--tops>", tops), goal=goal,
         **options,
     )  # fmt: skip
     if as_json:
@@ -334,13 +334,13 @@ def simulate(
     draw(result)
 
 
-def _numbers(flag: str, text: str | None) -> list[int] | None:
+def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise InvalidParameter(f"{flag} must be whole numbers separated by commas, not {text!r}") from None
+        raise InvalidParameter(f"{option} must be whole numbers separated by commas, not {text!r}") from None
 
 
 def _show_simulation(result: Simulation) -> None:

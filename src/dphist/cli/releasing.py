@@ -19,13 +19,12 @@ from dphist.cli.base import (
     app,
     closed_pipe_ignored,
     print_json,
-    progress_bars,
-    stoppable,
     word_without_secrets,
     write_out,
 )
 from dphist.cli.flags import advanced_option, input_option, output_option, takes
 from dphist.cli.planning import show_plan
+from dphist.cli.running import progress_bars, stoppable
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.display import fill
@@ -105,7 +104,7 @@ def release(
         # Before large imports: without enough address space, libraries abort the process instead of raising.
         check_address_space(Resources(given.get("memory")))
     if no_offset and given.setdefault("offset", "none") != "none":
-        raise InvalidParameter(f"--no-offset and --offset {given['offset']} contradict each other")
+        raise InvalidParameter(f"<--no-offset> and <--offset {given['offset']}> contradict each other")
     values = _add_input(source, input, given)
     required = ["input", *_REQUIRED, *([] if dry_run else ["output"])]
     missing = [name for name in required if values.get(name) is None]
@@ -116,7 +115,7 @@ def release(
         raise _missing_options(values, missing)
     request = request_from(values)
     if dry_run and report is not None:
-        raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
+        raise InvalidParameter("<--report> cannot be used with <--dry-run>: nothing is released")
     if dry_run:
         _dry_run(request, as_json)
     else:
@@ -129,7 +128,7 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
     if source is not None and source.lower().endswith(".toml"):
         return {**read_request(source), **flags}
     if source is not None and input:
-        raise InvalidParameter("the input is given twice, as the first argument and with --input")
+        raise InvalidParameter("the input is given twice, as the first argument and with <--input>")
     return flags if source is None else {**flags, "input": source}
 
 

@@ -50,7 +50,7 @@ def report(
     """
     check_exists(name)
     if output is None and not as_json:
-        raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
+        raise InvalidParameter("name the page to write, such as <--output> report.html, or use <--json>")
     from dphist.report.writing import report_file
 
     data = report_file(name, output, certificate=certificate, public_key=public_key, force=force)
