@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 import dphist
 from dphist.cli import commands
-from dphist.simulation.population import Zipf
+from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import given_population, trial
 
 pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
 from dphist.explore.answers import ANSWERS, expect
-from dphist.explore.fields import FIELDS, PRIVACY, WrongField, delta_for, read_question
+from dphist.explore.fields import FIELDS, PRIVACY, Law, WrongField, delta_for, read_question
 from explore_page import START
 from scheduling import THOROUGH, examples
 
@@ -54,8 +54,8 @@ def answer(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     return ANSWERS[kind]({**START, **fields})
 
 
-def synthetic(law: dict[str, Any]) -> Any:
-    return Zipf(law["exponent"], law["items"], law["users"], law["mean_items"], law["spread"]).population()
+def synthetic(law: Law) -> Population:
+    return Zipf(law.exponent, law.items, law.users, law.mean_items, law.spread).population()
 
 
 def trial_release(fields: dict[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def release(
         _release(request, as_json, report, quiet)
 
 
-def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+def _add_input(source: str | None, input: list[str] | None, given: dict[str, object]) -> dict[str, object]:
     """Flags, input and the keys of a request file, which flags override."""
     flags = {**given, "input": input} if input else given
     if source is not None and source.lower().endswith(".toml"):
@@ -132,7 +132,7 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
     return flags if source is None else {**flags, "input": source}
 
 
-def _missing_options(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
+def _missing_options(values: Mapping[str, object], missing: list[str]) -> InvalidParameter:
     """An error that names all missing options and the columns of the input, and completes the command."""
     from dphist.releasing.suggest import describe_missing
 
