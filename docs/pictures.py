@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from browser import opened_browser, opened_page
 from explore_page import explore, settled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "demo-output" / "demo-report.html"
@@ -17,11 +20,11 @@ IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1200, "height": 1000}
 
 
-def of_report(page: Any) -> None:
+def of_report(page: Page) -> None:
     page.screenshot(path=IMAGES / "report.png")
 
 
-def of_explore(page: Any) -> None:
+def of_explore(page: Page) -> None:
     settled(page)
     page.screenshot(path=IMAGES / "explore.png")
 

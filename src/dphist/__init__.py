@@ -17,8 +17,6 @@ from importlib import import_module
 # As in `typing`, which is not imported: a signal during imports would print a traceback of Python.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from dphist import accounting, ledger, opendp, signatures, sketch
     from dphist.accounting.profile import delta_at, epsilon_at, profile
     from dphist.certificate.verify import Verification, verify
@@ -100,7 +98,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return import_module(f"dphist.{name}")
     if name not in _HOME_OF:

@@ -50,7 +50,8 @@ class PlannedMechanism:
     def __post_init__(self) -> None:
         if self.plan.noise.in_rounds:
             raise InvalidParameter(
-                "only a plan with a bound can be audited: give --max-items-per-user or --max-nonzero. Releases "
+                "only a plan with a bound can be audited: give <--max-items-per-user> or "
+                "<--max-nonzero>. Releases "
                 "without one are attacked by the tests (docs/theory/audit.md)"
             )
 

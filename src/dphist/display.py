@@ -6,16 +6,32 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
+
+
+class _WithRows(Protocol):
+    @property
+    def title(self) -> str: ...
+    def rows(self) -> Sequence[tuple[str, str]]: ...
+
+
+class _WithCells(Protocol):
+    texts: ClassVar[int]
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def columns(self) -> Sequence[str]: ...
+    def cells(self) -> Sequence[Sequence[str]]: ...
 
 
 class Listing:
     """A result with `rows` of labels and values: as text and, in notebooks, as a table with its `title`."""
 
-    def __str__(self: Any) -> str:
+    def __str__(self: _WithRows) -> str:
         return text_table(self.rows())
 
-    def _repr_html_(self: Any) -> str:
+    def _repr_html_(self: _WithRows) -> str:
         return html_table(self.title, self.rows())
 
 
@@ -24,11 +40,11 @@ class Grid:
 
     texts: ClassVar[int] = 1
 
-    def __str__(self: Any) -> str:
+    def __str__(self: _WithCells) -> str:
         cells = self.cells()
-        return f"{self.title}\n\n{text_grid(self.columns, cells, left=self.texts)}" if cells else str(self.title)
+        return f"{self.title}\n\n{text_grid(self.columns, cells, left=self.texts)}" if cells else self.title
 
-    def _repr_html_(self: Any) -> str:
+    def _repr_html_(self: _WithCells) -> str:
         return html_grid(self.title, self.columns, self.cells())
 
 

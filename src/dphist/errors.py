@@ -9,39 +9,32 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from dphist.aliases import JsonObject
 
     from pyspark.sql import DataFrame as SparkFrame
 
 Word = TypeVar("Word", bound=str)
 
 
-# Messages name options as flags, and `str` shows them as keyword arguments, except in quotes and in commands.
-_LITERAL: Final = (
-    r"""(?<!\w)'(?:\\.|[^'\\])*'|(?<!\w)"(?:\\.|[^"\\])*"|"""
-    r"\bdphist (?:audit|certify|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
-)
-_FLAG: Final = (
-    r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)"
-    r"(?: (?P<value>none|keys|laplace|spark|-|[A-Z]+(?:[=:][A-Z]+)*))?"
-    r"(?=[\s,;:)]|\.?\s|\.?$)"
-)
+# How a message marks the options that it names: <--max-items-per-user>, <--engine spark>.
+_OPTION: Final = re.compile("<(--([a-z]+(?:-[a-z]+)*)(?: ([^<>]+))?)>")
 
 
-def replace_names(pattern: str, replacement: Callable[[re.Match[str]], str], message: str) -> str:
-    """Replace matches of the pattern, which has a group `name`, except in quotes and in commands."""
-    return re.sub(
-        f"{_LITERAL}|{pattern}", lambda match: replacement(match) if match["name"] else match[0], message
-    )
+def with_flags(text: str) -> str:
+    """The text with its options as on the command line: --engine spark."""
+    return _OPTION.sub(r"\1", text)
 
 
-def with_keywords(message: str) -> str:
-    """The message with engine='spark' instead of --engine spark."""
-    return replace_names(_FLAG, _keyword, message)
+def with_keywords(text: str) -> str:
+    """The text with its options as keyword arguments: engine='spark'."""
+    return _OPTION.sub(_keyword, text)
 
 
-def _keyword(match: re.Match[str]) -> str:
-    name, value = match["name"].replace("-", "_"), match["value"]
+def _keyword(option: re.Match[str]) -> str:
+    name, value = option[2].replace("-", "_"), option[3]
     if value is not None:
         return f"{name}={value!r}"
     return "force=True" if name == "force" else name
@@ -61,8 +54,8 @@ def flag(name: str) -> str:
 class DphistError(Exception):
     """Base class of all errors that dphist raises.
 
-    `str` names options as keyword arguments; `with_flags` names them as flags, for the command line, which also
-    prints `example`.
+    A message marks each option that it names: "<--sign> needs <--output>". `str` shows them as keyword arguments,
+    and `with_flags` as flags, for the command line, which also prints `example`.
 
     If a release fails after it was booked in a ledger, `booking` holds what stays spent: ledger_file, ledger,
     dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is the
@@ -70,16 +63,20 @@ class DphistError(Exception):
     KeyboardInterrupt, get both attributes as well.
     """
 
-    booking: Mapping[str, Any] | None = None
+    booking: JsonObject | None = None
     release: Any = None
     example: str = ""
 
     def __str__(self) -> str:
-        return with_keywords(self.with_flags)
+        return with_keywords(self.marked)
 
     @property
     def with_flags(self) -> str:
-        """The message with flags, such as --max-items-per-user."""
+        return with_flags(self.marked)
+
+    @property
+    def marked(self) -> str:
+        """The message with marked options, for another message that contains it."""
         return super().__str__()
 
 
@@ -140,7 +137,7 @@ def install_command(extra: str) -> str:
     return f"pip install {PACKAGES[extra]}"
 
 
-def package(name: str, extra: str = "") -> Any:
+def package(name: str, extra: str = "") -> ModuleType:
     """A module of an optional package, or of an extra."""
     try:
         return import_module(name)
@@ -149,7 +146,7 @@ def package(name: str, extra: str = "") -> Any:
         raise MissingExtra(f"this needs the package {name.partition('.')[0]}: {install}") from None
 
 
-def postgres_driver() -> Any:
+def postgres_driver() -> ModuleType:
     return package("adbc_driver_postgresql.dbapi", "postgres")
 
 

@@ -14,6 +14,7 @@ from dphist.errors import (
     SMALLEST_DELTA,
     InvalidParameter,
     finite_number,
+    flag,
     positive_count,
     positive_number,
     sized_number,
@@ -191,10 +192,10 @@ class Noise(_Family):
         if not finite_number("extra", self.extra) >= 0.0:
             raise InvalidParameter(f"extra must be at least 0, not {self.extra!r}")
         object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
-        shared = finite_number("sigma_shared", self.sigma_shared)
+        shared = finite_number("<--sigma-shared>", self.sigma_shared)
         if shared < 0.0:
-            raise InvalidParameter(f"sigma_shared must be at least 0, not {self.sigma_shared!r}")
-        object.__setattr__(self, "sigma_shared", sized_number("sigma_shared", shared) if shared > 0.0 else 0.0)
+            raise InvalidParameter(f"<--sigma-shared> must be at least 0, not {self.sigma_shared!r}")
+        object.__setattr__(self, "sigma_shared", sized_number("<--sigma-shared>", shared) if shared > 0.0 else 0.0)
         object.__setattr__(self, "tau", sized_number("tau", self.tau))
 
     @property
@@ -621,14 +622,15 @@ class Contract:
         for name in ("max_nonzero", "max_items_per_user"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, positive_count(name, value))
+                object.__setattr__(self, name, positive_count(f"<{flag(name)}>", value))
         if self.max_nonzero is None and self.max_items_per_user is None:
             raise InvalidParameter(
-                "max_nonzero or max_items_per_user must be given: otherwise one user could change every count"
+                "<--max-nonzero> or <--max-items-per-user> must be given: otherwise one user could "
+                "change every count"
             )
         if self.items > self.nonzero:
             raise InvalidParameter(
-                f"max_items_per_user ({self.items}) must not exceed max_nonzero ({self.max_nonzero})"
+                f"<--max-items-per-user> ({self.items}) must not exceed <--max-nonzero> ({self.max_nonzero})"
             )
 
     @property

@@ -160,12 +160,14 @@ class Trust:
         """Read the key from a file; the date is such as 2026-11-01 or 2026-11-01T12:00:00Z."""
         if not_before is not None and public_key is None:
             raise InvalidParameter(
-                "--not-before needs --public-key: anyone can change the date of an unsigned release"
+                "<--not-before> needs <--public-key>: anyone can change the date of an unsigned release"
             )
         try:
             date = None if not_before is None else datetime.fromisoformat(str(not_before))
         except ValueError:
-            raise InvalidParameter(f"--not-before must be a date such as 2026-11-01, not {not_before!r}") from None
+            raise InvalidParameter(
+                f"<--not-before> must be a date such as 2026-11-01, not {not_before!r}"
+            ) from None
         if date is not None and date.tzinfo is None:
             date = date.replace(tzinfo=UTC)
         return cls(None if public_key is None else read_public_key(public_key), date)

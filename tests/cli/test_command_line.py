@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.main import get_command
 
 import dphist
 from dphist.cli import commands
@@ -256,27 +257,60 @@ def test_mistakes_are_reported_before_heavy_imports(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "keywords"),
+    ("message", "flags", "keywords"),
     [
-        ("--sign needs --output: it signs the file", "sign needs output: it signs the file"),
-        ("--interval cannot be used with --offset none: no", "interval cannot be used with offset='none': no"),
-        ("--goal cannot be used with --top", "goal cannot be used with top"),
-        ("rename it with --item NAME=COLUMN, please", "rename it with item='NAME=COLUMN', please"),
-        ("x.csv already exists: replace it with --force", "x.csv already exists: replace it with force=True"),
-        ("--top must be 1, not '--top 3'", "top must be 1, not '--top 3'"),
-        ("the user's column \"it's --top\" needs --items", "the user's column \"it's --top\" needs items"),
-        ("dir/--force is not a file; a--top-b", "dir/--force is not a file; a--top-b"),
         (
-            "create it with dphist ledger init FILE --dataset log",
-            "create it with dphist ledger init FILE --dataset log",
+            "<--sign> needs <--output>: it signs the file",
+            "--sign needs --output: it signs the file",
+            "sign needs output: it signs the file",
         ),
+        (
+            "<--interval> cannot be used with <--offset none>: no",
+            "--interval cannot be used with --offset none: no",
+            "interval cannot be used with offset='none': no",
+        ),
+        ("<--max-nonzero> = 5, <--output ->", "--max-nonzero = 5, --output -", "max_nonzero = 5, output='-'"),
+        (
+            "rename it with <--item NAME=COLUMN>, please",
+            "rename it with --item NAME=COLUMN, please",
+            "rename it with item='NAME=COLUMN', please",
+        ),
+        (
+            "x.csv already exists: replace it with <--force>",
+            "x.csv already exists: replace it with --force",
+            "x.csv already exists: replace it with force=True",
+        ),
+        ("<--top> must be 1, not '--top 3'", "--top must be 1, not '--top 3'", "top must be 1, not '--top 3'"),
+        (
+            "the user's column \"it's --top\" needs <--items>",
+            "the user's column \"it's --top\" needs --items",
+            "the user's column \"it's --top\" needs items",
+        ),
+        *[
+            (same, same, same)
+            for same in (
+                "dir/--force is not a file; a--top-b",
+                "create it with dphist ledger init FILE --dataset log",
+                "the item '<b>--top</b>' is less < --more",
+            )
+        ],
     ],
 )
-def test_errors_name_options_in_the_language_of_the_caller(written: str, keywords: str) -> None:
+def test_errors_name_options_in_the_language_of_the_caller(message: str, flags: str, keywords: str) -> None:
     for kind in (InvalidParameter, InputError, MissingExtra):
-        error = kind(written)
+        error = kind(message)
         assert str(error) == keywords
-        assert error.with_flags == written
+        assert error.with_flags == flags
+
+
+def test_marked_options_exist() -> None:
+    known, groups = set(), [get_command(commands())]
+    for group in groups:
+        known |= {flag for parameter in group.params for flag in parameter.opts}
+        groups += getattr(group, "commands", {}).values()
+    for path in Path(dphist.__file__).parent.rglob("*.py"):
+        named = set(re.findall(r"<(--[a-z-]+)", path.read_text(encoding="utf-8")))
+        assert named <= known, path
 
 
 def test_the_same_mistake_in_both_languages(folder: Path) -> None:

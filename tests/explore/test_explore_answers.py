@@ -18,15 +18,14 @@ from typer.testing import CliRunner
 
 import dphist
 from dphist.cli import commands
-from dphist.errors import InvalidParameter
-from dphist.simulation.population import Zipf
+from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import given_population, trial
 
 pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
 from dphist.explore.answers import ANSWERS, expect
-from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_question
+from dphist.explore.fields import FIELDS, PRIVACY, Law, WrongField, delta_for, read_question
 from explore_page import START
 from scheduling import THOROUGH, examples
 
@@ -55,19 +54,19 @@ def answer(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     return ANSWERS[kind]({**START, **fields})
 
 
-def synthetic(law: dict[str, Any]) -> Any:
-    return Zipf(law["exponent"], law["items"], law["users"], law["mean_items"], law["spread"]).population()
+def synthetic(law: Law) -> Population:
+    return Zipf(law.exponent, law.items, law.users, law.mean_items, law.spread).population()
 
 
 def trial_release(fields: dict[str, Any]) -> dict[str, Any]:
     return answer("trial", {**LAW, **fields})
 
 
-def refusal(kind: str, fields: dict[str, Any]) -> tuple[str | None, str]:
+def refusal(kind: str, fields: dict[str, Any]) -> tuple[str, str]:
     """The field with the error, and the message."""
-    with pytest.raises(InvalidParameter) as caught:
+    with pytest.raises(WrongField) as caught:
         answer(kind, fields)
-    return field_of(caught.value), str(caught.value)
+    return caught.value.field, str(caught.value)
 
 
 def run(line: str, *more: str) -> str:

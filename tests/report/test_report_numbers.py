@@ -251,12 +251,12 @@ def test_rows_are_sorted_and_of_any_type(tmp_path: Path) -> None:
     )  # fmt: skip
     rows = gather_facts(path).rows
     assert rows.items == ("day", "n")
-    assert sorted(map(str, rows.columns[1].values)) == ["4611686018427387905", "4611686018427387906", "None"]
-    assert rows.columns[1].by_number
-    assert "2022-01-08" in rows.columns[0].values
-    counts = rows.columns[2].values
+    assert sorted(map(str, rows.labels[1].values)) == ["4611686018427387905", "4611686018427387906", "None"]
+    assert rows.labels[1].by_number
+    assert "2022-01-08" in rows.labels[0].values
+    counts = rows.counts
     assert list(counts) == sorted(counts, reverse=True)
-    written = pq.read_table(path).column("count").to_pylist()
+    written = pq.read_table(path).column("count").to_numpy()
     assert sorted(counts) == pytest.approx(sorted(written), abs=0.5)
     assert "(missing)" in dphist.make_report(path)
 

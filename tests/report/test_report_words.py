@@ -116,10 +116,10 @@ def test_a_weak_budget_is_named_at_the_top() -> None:
 
 def test_a_sketch_subtracts_its_offset_from_the_largest_count() -> None:
     facts = made("sketch")[1]
-    offset, largest = facts.document["counts"]["offset"], max(facts.rows.counts)
-    assert offset != 0.0
-    assert largest_users(facts.rows, "sketch", facts.document["counts"]) == largest - offset
-    assert largest_users(facts.rows, "users", facts.document["counts"]) == largest
+    offset, largest = facts.stated.counts.offset, max(facts.rows.counts)
+    assert offset
+    assert largest_users(facts.rows, "sketch", facts.stated.counts) == largest - offset
+    assert largest_users(facts.rows, "users", facts.stated.counts) == largest
 
 
 def test_the_limits_on_beliefs() -> None:
@@ -197,8 +197,8 @@ def test_a_user_limit_instead_of_a_top_k_step_keeps_the_largest(tmp_path: Path) 
 
 def test_the_offset_is_part_of_the_threshold() -> None:
     facts = gather_facts(dphist.release(events(COUNTS, items_per_user=2), **BUDGET, top=3))
-    counts = facts.document["counts"]
-    assert counts["threshold"] == pytest.approx(counts["offset"] + facts.plan.threshold)
+    counts = facts.stated.counts
+    assert counts.threshold == pytest.approx((counts.offset or 0.0) + facts.plan.threshold)
     (threshold,) = [one for one in report_data(facts)["numbers"] if one["label"] == "Threshold"]
     assert f"offset + {facts.plan.threshold:.4g}" in threshold["meaning"]
 

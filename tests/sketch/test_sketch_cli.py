@@ -168,7 +168,7 @@ def test_an_interruption_says_what_was_written(folder: Path, monkeypatch: pytest
 
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
     with monkeypatch.context() as patched:
-        patched.setattr("dphist.sketch.build", interrupted)
+        patched.setattr("dphist.sketch.files.build", interrupted)
         stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
     assert not (folder / "s.sketch").exists()

@@ -322,5 +322,5 @@ def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: A
         except NotPrivate:
             pairs.append((math.inf, float(delta)))
     if not pairs:
-        raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
+        raise InvalidParameter("a privacy profile needs at least one <--epsilon> or <--delta>")
     return sorted(pairs)

@@ -36,7 +36,7 @@ class Aggregate:
     @classmethod
     def parse(cls, kind: Kind, text: object) -> Aggregate:
         """From `COLUMN:LOW:HIGH` or `NAME=COLUMN:LOW:HIGH`; the default name is COLUMN_sum or COLUMN_mean."""
-        form = f"--{kind} must be COLUMN:LOW:HIGH, such as amount:0:500, not {text!r}"
+        form = f"<--{kind}> must be COLUMN:LOW:HIGH, such as amount:0:500, not {text!r}"
         parts = text.rsplit(":", 2) if isinstance(text, str) else []
         if len(parts) < 3 or not parts[0]:
             raise InvalidParameter(form)
@@ -58,24 +58,24 @@ class Aggregate:
 
 def parse_vector(text: object) -> tuple[Aggregate, ...]:
     """The columns of a vector, from `NAME=COLUMN,COLUMN,...:NORM`; they are called NAME_COLUMN."""
-    form = f"--vector must be NAME=COLUMN,COLUMN,...:NORM, such as move=dx,dy:10, not {text!r}"
+    form = f"<--vector> must be NAME=COLUMN,COLUMN,...:NORM, such as move=dx,dy:10, not {text!r}"
     start, _, norm = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     name, _, listed = start.partition("=")
     columns = tuple(listed.split(","))
     if not name or not all(columns):
         raise InvalidParameter(form)
     if len(columns) > MOST_COLUMNS:
-        raise InvalidParameter(f"--vector {name} has {len(columns)} columns: use at most {MOST_COLUMNS}")
+        raise InvalidParameter(f"<--vector> {name} has {len(columns)} columns: use at most {MOST_COLUMNS}")
     for column in columns:
         if columns.count(column) > 1:
-            raise InvalidParameter(f"--vector {name} names the column {column!r} twice: name each column once")
+            raise InvalidParameter(f"<--vector> {name} names the column {column!r} twice: name each column once")
     most = _norm(norm, form)
     return tuple(Aggregate("vector", one, -most, most, f"{name}_{one}", name, columns) for one in columns)
 
 
 def bounds_from(text: str) -> tuple[Fraction, Fraction]:
     """The exact bounds in `LOW:HIGH`."""
-    form = f"--sum must be LOW:HIGH, such as 0:500, not {text!r}"
+    form = f"<--sum> must be LOW:HIGH, such as 0:500, not {text!r}"
     parts = text.split(":")
     if len(parts) != 2:
         raise InvalidParameter(form)
@@ -84,7 +84,7 @@ def bounds_from(text: str) -> tuple[Fraction, Fraction]:
 
 def vector_bounds_from(text: str) -> tuple[Fraction, Fraction, int]:
     """The exact bounds and the number of columns in `COLUMNS:NORM`."""
-    form = f"--vector must be COLUMNS:NORM, such as 3:10 for 3 columns, not {text!r}"
+    form = f"<--vector> must be COLUMNS:NORM, such as 3:10 for 3 columns, not {text!r}"
     columns, _, norm = text.partition(":")
     if not re.fullmatch("[1-9][0-9]{0,3}", columns):
         raise InvalidParameter(form)

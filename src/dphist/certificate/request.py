@@ -119,19 +119,19 @@ class Asked:
         """Raise `InvalidParameter` for bounds that exclude each other."""
         bounds = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
         if len(bounds) > 1:
-            raise InvalidParameter(f"give one of {' and '.join(map(flag, bounds))}, not both")
+            raise InvalidParameter(f"give one of {' and '.join(f'<{flag(name)}>' for name in bounds)}, not both")
         self._check_rounds()
         if self.items is not None and self.lower_threshold != 1:
             raise InvalidParameter(
-                "--lower-threshold cannot be used with --items: all items of a list are released"
+                "<--lower-threshold> cannot be used with <--items>: all items of a list are released"
             )
         if self.offset is not None and self.top is None:
-            raise InvalidParameter("--offset needs --top")
+            raise InvalidParameter("<--offset> needs <--top>")
         if self.gamma is not None and self.max_nonzero is None:
-            tuned = "; with --items and --top it is chosen by the plan" if self.items or self.top else ""
-            raise InvalidParameter(f"--gamma needs --max-nonzero{tuned}")
+            tuned = "; with <--items> and <--top> it is chosen by the plan" if self.items or self.top else ""
+            raise InvalidParameter(f"<--gamma> needs <--max-nonzero>{tuned}")
         if isinstance(self.gamma, float) and not self.gamma.is_integer():
-            raise InvalidParameter(f"--gamma must be a whole number of at least 1, not {self.gamma:g}")
+            raise InvalidParameter(f"<--gamma> must be a whole number of at least 1, not {self.gamma:g}")
 
     def _check_rounds(self) -> None:
         """What a release in rounds cannot be combined with; `known` and `goal` are for it alone."""
@@ -140,22 +140,24 @@ class Asked:
                 given = next(
                     one for one in ("items", "max_items_per_user", "top", "max_nonzero") if getattr(self, one)
                 )
-                raise InvalidParameter(f"{flag(name)} cannot be used with {flag(given)}")
+                raise InvalidParameter(f"<{flag(name)}> cannot be used with <{flag(given)}>")
         if self.in_rounds:
             fixed = {"lower_threshold": 1, "minimize": "threshold"}
             wrong = [name for name, default in fixed.items() if getattr(self, name) != default]
             wrong += ["mechanism"] if self.mechanism == "laplace" else []
             if wrong:
                 value = f" {getattr(self, wrong[0])}" if wrong[0] != "lower_threshold" else ""
-                raise InvalidParameter(f"{flag(wrong[0])}{value} needs a limit: give --max-items-per-user too")
+                raise InvalidParameter(f"<{flag(wrong[0])}{value}> needs a limit: give <--max-items-per-user> too")
 
     def check_columns(self) -> None:
         """Raise `InvalidParameter` for columns that cannot be released together."""
         if self.interval is not None:
             if not 0.0 < self.interval < 1.0 - 1e-15:  # half of the rest must differ from 1
-                raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
+                raise InvalidParameter(f"<--interval> must be between 0 and 1, not {self.interval!r}")
             if self.offset == "none":
-                raise InvalidParameter("--interval cannot be used with --offset none: the counts are differences")
+                raise InvalidParameter(
+                    "<--interval> cannot be used with <--offset none>: the counts are differences"
+                )
         if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         used = {column.name for column in self.columns}
@@ -163,19 +165,22 @@ class Asked:
         for name in self.number_columns():
             if not name or name in used:
                 raise InvalidParameter(
-                    f"two columns would be called {name!r}: rename the item with --item NAME=COLUMN, the counts "
-                    "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH, vectors by their NAME"
+                    f"two columns would be called {name!r}: rename the item with <--item NAME=COLUMN>, the counts "
+                    "with <--count-name>, sums and means with NAME=COLUMN:LOW:HIGH, vectors by their NAME"
                 )
             used.add(name)
         if self.weights and len(self.weights) != len(self.sums):
             raise InvalidParameter(
-                f"give one --weight for each sum or vector: there are {len(self.sums)} (a mean of the same values "
+                f"give one <--weight> for each sum or vector: there are {len(self.sums)} (a mean of "
+                "the same values "
                 f"is the same sum) and {len(self.weights)} weights"
             )
         if self.aggregates and self.mechanism == "laplace":
-            raise InvalidParameter("--sum, --mean and --vector need Gaussian noise, not --mechanism laplace")
+            raise InvalidParameter(
+                "<--sum>, <--mean> and <--vector> need Gaussian noise, not <--mechanism laplace>"
+            )
         if self.aggregates and self.offset == "none":
-            raise InvalidParameter("--sum, --mean and --vector cannot be used with --offset none")
+            raise InvalidParameter("<--sum>, <--mean> and <--vector> cannot be used with <--offset none>")
 
 
 class Recorded(

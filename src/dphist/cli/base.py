@@ -14,9 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
+from dphist import __version__
 from dphist.display import printable, text_grid
 from dphist.errors import (
     AlreadyRunning,
@@ -25,13 +26,17 @@ from dphist.errors import (
     NotVerified,
     OutputError,
     OverBudget,
-    flag,
-    replace_names,
 )
 from dphist.objects import without_secrets
 
 if TYPE_CHECKING:
-    from dphist.releasing.request import Watcher
+    # Typer has its own click, and does not export these.
+    from typer._click import Command as AnyCommand
+    from typer._click import Context, HelpFormatter, Parameter
+    from typer._click.exceptions import UsageError
+
+else:
+    UsageError = typer.BadParameter.__base__
 
 # An address on the command line: s3://... or --input=s3://...
 _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
@@ -44,34 +49,32 @@ _COMMANDS = {
     "Streams": ("sketch",),
     "Analyse a plan": ("certify", "profile", "audit"),
 }
-# The base class of typer's errors about the command line; typer does not export it.
-UsageError: Any = typer.BadParameter.__base__
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class Command(TyperCommand):
     """A command whose help groups its flags in panels, and whose errors name all missing flags at once."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        parameters: list[Any] = self.get_params(ctx)
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        parameters = self.get_params(ctx)
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in parameters:
-            record = parameter.get_help_record(ctx)
+            assert isinstance(parameter, (TyperArgument, TyperOption))
+            record, panel = parameter.get_help_record(ctx), parameter.rich_help_panel
             if record is None:
                 continue
-            panel = parameter.rich_help_panel or "Other options"
-            if len(parameters) <= _FEW_FLAGS:
+            if isinstance(parameter, TyperArgument):
+                record = (_name_of(parameter), parameter.help or "")
+                panel = panel or "Arguments"
+            elif len(parameters) <= _FEW_FLAGS:
                 panel = "Options"
-            if parameter.param_type_name == "argument":
-                record = (_name_of(parameter), parameter.help)
-                if not isinstance(parameter.rich_help_panel, str):
-                    panel = "Arguments"
-            panels.setdefault(panel, []).append(record)
+            panels.setdefault(panel or "Other options", []).append(record)
+        # Here, because `dphist verify` loads no module of releases.
         from dphist.releasing.request import PANELS
 
         _write_panels(formatter, panels, ("Arguments", "Options", *PANELS))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         words = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -80,14 +83,15 @@ class Command(TyperCommand):
                 raise
         given = self.make_parser(ctx).parse_args(args=words)[0]
         required = [parameter for parameter in self.get_params(ctx) if parameter.required]
-        missing = ", ".join(_name_of(parameter) for parameter in required if given.get(parameter.name) is None)
+        names = [_name_of(parameter) for parameter in required if given.get(parameter.name) is None]
+        missing = ", ".join(f"<{name}>" if name.startswith("-") else name for name in names)
         raise InvalidParameter(f"missing: {missing} (see {ctx.command_path} --help)")
 
 
 class Group(TyperGroup):
     """A command with subcommands, whose help shows the first paragraph of the help of each."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         panel_of = {name: panel for panel, names in _COMMANDS.items() for name in names if ctx.parent is None}
         order = [*panel_of, *(name for name in self.commands if name not in panel_of)]
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -98,27 +102,29 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, name: str, help: str) -> None:
         names = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         super().__init__(
             cls=Group, no_args_is_help=True, rich_markup_mode=None, context_settings=names,
-            pretty_exceptions_enable=False, **settings,
+            pretty_exceptions_enable=False, name=name, help=help,
         )  # fmt: skip
 
     def command(self, *names: Any, **settings: Any) -> Callable[[Function], Function]:
         return super().command(*names, cls=Command, **settings)
 
 
-def _write_panels(formatter: Any, panels: dict[str, list[tuple[str, str]]], order: Sequence[str]) -> None:
+def _write_panels(
+    formatter: HelpFormatter, panels: dict[str, list[tuple[str, str]]], order: Sequence[str]
+) -> None:
     for title in sorted(panels, key=order.index):
         with formatter.section(title):
             formatter.write_dl(panels[title])
 
 
-def _name_of(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name.upper())
-    return str(max(parameter.opts, key=len))
+def _name_of(parameter: Parameter) -> str:
+    if isinstance(parameter, TyperArgument):
+        return parameter.metavar or str(parameter.name).upper()
+    return max(parameter.opts, key=len)
 
 
 def _similar_names(given: str, names: Sequence[str]) -> list[str]:
@@ -127,13 +133,13 @@ def _similar_names(given: str, names: Sequence[str]) -> list[str]:
     return sorted(name for name in names if name.lstrip("-") in near)
 
 
-def usage_sentence(error: Any) -> str:
+def usage_sentence(error: UsageError) -> str:
     """One sentence for a command line that typer cannot parse."""
     parameter, similar = getattr(error, "param", None), getattr(error, "possibilities", None)
     sentence = str(error.message).rstrip(".").removeprefix("Value error, ")
     if parameter is not None:
         sentence = f"{_name_of(parameter)}: {sentence}"
-    elif similar and (near := _similar_names(error.option_name, similar)):
+    elif similar and (near := _similar_names(getattr(error, "option_name", ""), similar)):
         sentence += f", did you mean {' or '.join(near)}?"
     see = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
     return sentence[:1].lower() + sentence[1:] + see
@@ -151,7 +157,7 @@ def group(name: str, help_text: str) -> App:
     return subcommands
 
 
-def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> Any:
+def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> str | float:
     """Parse a number; one of the words is returned as it is."""
     try:
         return text if text in words else kind(text)
@@ -171,14 +177,14 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing on suc
 # Output. Control characters in names are escaped, so that they cannot change the terminal.
 
 
-def show(data: Any, text: str, as_json: bool, quiet: bool = False) -> None:
+def show(data: object, text: str, as_json: bool, quiet: bool = False) -> None:
     if as_json:
         print_json(data)
     elif not quiet:
         write_out(text)
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
@@ -200,71 +206,9 @@ def word_without_secrets(word: str) -> str:
     return word if match is None else (match[1] or "") + without_secrets(match[2])
 
 
-def error_sentence(error: DphistError) -> str:
-    """The message with all options as flags, also those that a check names as Python does."""
-    from dphist.cli.flags import PLAN
-
-    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in PLAN if '_' in name)})(?![\w.])"
-    return replace_names(pattern, lambda match: flag(match["name"]), error.with_flags)
-
-
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are texts."""
     write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
-
-
-@contextmanager
-def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
-    """Progress bars on a terminal. They show shares of the work, never a number from the data."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def watch(step: str, share: float) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=1.0)
-            bars.update(tasks[step], completed=share)
-
-        yield watch
-
-
-class Stopped(typer.Exit):
-    """A command was stopped by a signal. `booking` is what stays booked."""
-
-    message = ""
-    booking: Any = None
-
-
-@contextmanager
-def stoppable() -> Iterator[list[Any]]:
-    """On a signal, print what was written or stays booked, and exit with the code that a shell expects.
-
-    The caller appends to the list what was written.
-    """
-    from dphist.publishing import interruptible
-
-    placed: list[Any] = []
-    try:
-        with interruptible():
-            yield placed
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        done = "nothing was written"
-        if placed:
-            address = getattr(placed[0], "address", None)
-            done = "the output was already written" + (f" to {address}" if address else "")
-        booking = getattr(stopped, "booking", None)
-        if booking is not None and not placed:
-            done += f". {booking['summary']}"
-        write_error(f"Interrupted: {done}.")
-        ended = Stopped(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143))
-        ended.message, ended.booking = f"Interrupted: {done}", booking
-        raise ended from None
 
 
 @contextmanager
@@ -279,8 +223,6 @@ def closed_pipe_ignored() -> Iterator[None]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from dphist import __version__
-
         sys.stdout.write(f"dphist {__version__}\n")
         raise typer.Exit
 
@@ -314,7 +256,7 @@ def commands(name: str = "") -> App:
 
 
 @cache
-def parser_for(name: str = "") -> Any:
+def parser_for(name: str = "") -> AnyCommand:
     """The parser of the command line whose first word is this name."""
     return get_command(commands(name))
 
@@ -337,7 +279,7 @@ def main() -> None:
             write_error(f"Error: {usage_sentence(error)}")
         raise SystemExit(2) from None
     except DphistError as error:
-        write_error(f"Error: {error_sentence(error)}")
+        write_error(f"Error: {error.with_flags}")
         if error.example:
             write_error(f"  {error.example}")
         codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}

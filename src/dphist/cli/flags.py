@@ -11,22 +11,22 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from dphist.cli.base import number
-from dphist.errors import flag
+from dphist.errors import flag, with_flags
 from dphist.releasing.request import Help, Option, options
 
 
-def option(name: str, help: str) -> Any:
+def option(name: str, help: str) -> object:
     """The flag of a release option, with another help text."""
     declared = _DECLARED[name]
     return _flag(replace(declared, help=replace(declared.help, text=help)))
 
 
-def _flag(option: Option, note: str = "") -> Any:
+def _flag(option: Option, note: str = "") -> object:
     shown = option.help
     return typer.Option(
         *([shown.short] if shown.short else []), flag(option.name), metavar=shown.metavar or None,
         parser=partial(number, words=option.words, kind=option.kind) if option.kind in (int, float) else None,
-        help=shown.text + note, rich_help_panel=shown.panel, show_default=False,
+        help=with_flags(shown.text) + note, rich_help_panel=shown.panel, show_default=False,
     )  # fmt: skip
 
 
@@ -42,14 +42,14 @@ def takes(
     def parameter(option: Option) -> inspect.Parameter:
         needed, kind = option.name in required, _flag_type(option)
         enforced, note = needed and not in_file, "  [required]" if needed and in_file else ""
-        default: Any = inspect.Parameter.empty if enforced else False if kind is bool else None
+        default: object = inspect.Parameter.empty if enforced else False if kind is bool else None
         hint: Any = kind if enforced or kind is bool else kind | None
         return inspect.Parameter(
             option.name, inspect.Parameter.KEYWORD_ONLY, default=default,
             annotation=Annotated[hint, _flag(option, note)],
         )  # fmt: skip
 
-    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [
             parameter
@@ -59,7 +59,7 @@ def takes(
         arguments = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
 
         @wraps(command)
-        def run(**values: Any) -> None:
+        def run(**values: object) -> None:
             # Compared by identity: 0 is a value, and equal to False.
             left_out = [name for name in names if values[name] is None or values[name] is False]
             command(**{name: value for name, value in values.items() if name not in left_out})
@@ -69,7 +69,7 @@ def takes(
         )
         return run
 
-    return with_flags
+    return add
 
 
 def _flag_type(option: Option) -> Any:

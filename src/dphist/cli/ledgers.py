@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import dphist
 from dphist.cli.base import (
     AsJson,
     closed_pipe_ignored,
@@ -22,10 +23,10 @@ from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.ledger import Checkpoint, Spend
-    from dphist.ledger.accounts import Account, Booking, Composer
+    from dphist.aliases import JsonObject
+    from dphist.ledger import Checkpoint
+    from dphist.ledger.accounts import Account, Booking
     from dphist.ledger.store import Accounts
-    from dphist.model import Plan
 
 
 ledger = group("ledger", "Keep all releases of a dataset within one privacy budget.")
@@ -68,12 +69,14 @@ def init(
       dphist ledger init budget.ledger --dataset orders --epsilon 1 \\
         --delta 1e-6 --accounting sum
     """
-    from dphist.ledger import Ledger
+    from dphist.releasing.fitting import describe_capacity
 
-    account = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
+    account = dphist.ledger.Ledger.init(
+        file, dataset, epsilon=epsilon, delta=delta, accounting=accounting
+    ).account(dataset)
     total = f"epsilon {account.total.epsilon!r} and delta {account.total.delta!r}"
     budget = f"The total budget of the dataset {account.name!r} in {file} is {total}."
-    text = f"{budget}\n{fill(_releases_that_fit(account))}\n"
+    text = f"{budget}\n{fill(describe_capacity(account))}\n"
     with closed_pipe_ignored():
         show({"ledger": file, **_facts(account)}, text, as_json)
 
@@ -105,16 +108,14 @@ def show_ledger(
       dphist ledger show budget.ledger --expect \\
         5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
     """
-    from dphist.ledger import Checkpoint, Ledger
-
     if (checkpoint is None) != (public_key is None):
         raise InvalidParameter(
-            "--checkpoint and --public-key go together: without its signature, a checkpoint proves nothing"
+            "<--checkpoint> and <--public-key> go together: without its signature, a checkpoint proves nothing"
         )
     known = None
     if checkpoint is not None and public_key is not None:
-        known = Checkpoint.read(checkpoint, public_key=public_key)
-    accounts = Ledger.open(file, expect=expect, checkpoint=known).accounts()
+        known = dphist.ledger.Checkpoint.read(checkpoint, public_key=public_key)
+    accounts = dphist.ledger.Ledger.open(file, expect=expect, checkpoint=known).accounts()
     chosen = [accounts.find(dataset)] if dataset is not None else list(accounts.datasets.values())
     with closed_pipe_ignored():
         if as_json:
@@ -143,9 +144,7 @@ def make_checkpoint(
       dphist ledger show budget.ledger --checkpoint november.json \\
         --public-key release.key.pub
     """
-    from dphist.ledger import Ledger
-
-    checkpoint = Ledger.open(file).checkpoint()
+    checkpoint = dphist.ledger.Ledger.open(file).checkpoint()
     signed_by = checkpoint.write(output, sign=sign)
     text = (
         f"Checkpoint {output}: entry {checkpoint.entry} of the ledger {checkpoint.ledger}\nSigned by {signed_by}\n"
@@ -179,66 +178,27 @@ def plan(
       dphist ledger plan budget.ledger --dataset searches --epsilon 1 \\
         --delta 1e-7 --max-items-per-user 20
     """
-    from dphist.ledger import Ledger
-    from dphist.releasing.spending import price_of, spend_of
+    from dphist.releasing.fitting import fit_of
 
-    account = Ledger.open(file).account(dataset)
-    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract, account), account)
-
-    def spend_at(other: float, by: Composer) -> Spend:
-        return spend_of(_plan_for(other, delta, mechanism, contract, account), by.accounting)
-
-    left = account.remaining(composer, spend, spend_at)
-    facts = {
-        **_facts(account), "fits": left.more > 0, "more": left.more,
-        "delta_with_it": account.delta_with([spend], composer), "largest_epsilon": left.largest_epsilon,
-    }  # fmt: skip
-    fits = "It fits" if left.more else "It does not fit"
-    first = f" It would be the first release, which fixes the accounting: {composer.accounting}."
-    note = "" if account.accounting == composer.accounting else first
-    text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{note}") + "\n"
+    account = dphist.ledger.Ledger.open(file).account(dataset)
+    fit = fit_of(account, epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
+    fits = "It fits" if fit.fits else "It does not fit"
+    first = f" It would be the first release, which fixes the accounting: {fit.fixes}." if fit.fixes else ""
+    text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {fit.remaining}.{first}") + "\n"
     with closed_pipe_ignored():
-        show(facts, text, as_json)
-    if not left.more:
+        show({**_facts(account), **fit.to_dict()}, text, as_json)
+    if not fit.fits:
         raise typer.Exit(3)
 
 
-def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any], account: Account) -> Plan:
-    """The plan of a release with this account's ledger."""
-    from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.spending import composes_gaussian
-
-    if not contract and mechanism == "best" and composes_gaussian(account):
-        mechanism = "gaussian"
-    return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
-
-
-def _releases_that_fit(account: Account) -> str:
-    from dphist.ledger.accounts import LOSSES
-    from dphist.releasing.spending import WEEKS, weekly_budget
-
-    total = account.total
-    week = weekly_budget(account)
-    choices = [f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"]
-    if account.accounting in LOSSES:
-        choices = []
-    if week is not None:
-        choices.append(
-            f"about {WEEKS} weekly default releases with epsilon {week.epsilon:g} and delta {week.delta:g} each"
-        )
-    return f"That is enough for {', or for '.join(choices)}." if choices else ""
-
-
-def _facts(account: Account) -> dict[str, Any]:
+def _facts(account: Account) -> JsonObject:
     total = {"epsilon": account.total.epsilon, "delta": account.total.delta, "accounting": account.accounting}
     left = account.left(account.composer)
     return {"dataset": account.name, **total, **left, "bookings": len(account.bookings)}
 
 
-def _ledger_facts(
-    accounts: Accounts, file: str, chosen: Sequence[Account], *, certificates: bool
-) -> dict[str, Any]:
-    def entry(booking: Booking) -> dict[str, Any]:
+def _ledger_facts(accounts: Accounts, file: str, chosen: Sequence[Account], *, certificates: bool) -> JsonObject:
+    def entry(booking: Booking) -> JsonObject:
         facts = {
             **booking.receipt(), "created": booking.created, "epsilon": booking.spend.epsilon,
             "delta": booking.spend.delta, "state": booking.state, "written": booking.written,

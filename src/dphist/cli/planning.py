@@ -1,13 +1,19 @@
-"""Commands that plan, certify, compare and simulate. They read no private data."""
+"""Commands that plan, certify, compare and simulate. They read no private data.
+
+The names of `dphist` load when they are used, so that a mistake is reported, and help is shown, at once.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import dphist
+from dphist.certificate.aggregates import bounds_from, vector_bounds_from
 from dphist.cli.base import (
     AsJson,
     Force,
@@ -22,8 +28,11 @@ from dphist.cli.base import (
 from dphist.cli.flags import PLAN, advanced_option, input_option, option, takes
 from dphist.display import fill
 from dphist.errors import InvalidParameter
+from dphist.proof.verdict import verdict_of
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from dphist.model import Budget, Plan
     from dphist.simulation.simulate import Simulation
 
@@ -37,6 +46,9 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", he
 )  # fmt: skip
 def plan(
     *,
+    sum: Sequence[str] = (),
+    vector: Sequence[str] = (),
+    weight: Sequence[float] | None = None,
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
         advanced_option(
@@ -70,23 +82,15 @@ def plan(
       dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 \\
         --max-items-per-user 100 --minimize noise
     """
-    from dphist.planning.explain import explain
-    from dphist.planning.planner import plan as make_plan
-
-    sums, weights = _sums_from(options), options.pop("weight", None)
-    result = make_plan(noise=noise, analysis=analysis, sums=sums, weights=weights, **options)
-    advice = explain(result) if result.noise.kind == "discrete" else []
+    result = dphist.plan(noise=noise, analysis=analysis, sums=_bounds(sum, vector), weights=weight, **options)
+    advice = dphist.explain(result) if result.noise.kind == "discrete" else []
     if as_json:
         print_json({**result.to_dict(), "advice": advice})
     else:
         show_plan(result, advice)
 
 
-def _sums_from(options: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """The bounds of the sums and vectors, which are taken from the options."""
-    from dphist.certificate.aggregates import bounds_from, vector_bounds_from
-
-    sums, vectors = options.pop("sum", None) or (), options.pop("vector", None) or ()
+def _bounds(sums: Sequence[str], vectors: Sequence[str]) -> list[tuple[Fraction | int, ...]]:
     return [*map(bounds_from, sums), *map(vector_bounds_from, vectors)]
 
 
@@ -97,8 +101,6 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 
 def privacy_sentence(budget: Budget) -> str:
-    from dphist.proof.verdict import verdict_of
-
     return f"Privacy: {verdict_of(budget).sentence}."
 
 
@@ -133,9 +135,7 @@ def certify(
       dphist certify --epsilon 1 --delta 1e-6 --sigma 30 \\
         --max-items-per-user 50
     """
-    from dphist.paper.certification import certify as certify_plan
-
-    result = certify_plan(delta=delta, exact=exact, **options)
+    result = dphist.certify(delta=delta, exact=exact, **options)
     show(result.to_dict(), f"{result}\n", as_json)
 
 
@@ -144,6 +144,9 @@ def certify(
 def compare(
     epsilon: Annotated[list[float], option("epsilon", help="Privacy loss ε, above 0; may be repeated.")],
     *,
+    sum: Sequence[str] = (),
+    vector: Sequence[str] = (),
+    weight: Sequence[float] | None = None,
     max_nonzero: Annotated[
         list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
@@ -171,47 +174,40 @@ def compare(
       dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 \\
         --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
-    from dphist.planning.compare import compare as compare_all
-    from dphist.planning.compare import compare_sums
-
-    sums, weights = _sums_from(options), options.pop("weight", None)
+    sums = _bounds(sum, vector)
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
-    if sums or weights:
+    if sums or weight:
         if plot is not None:
-            raise InvalidParameter("--plot cannot be used with --sum, --vector or --weight")
-        tables = []
-        for e in epsilon:
-            for k in bounds:
-                given = {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options}
-                found = compare_sums(**given, sums=sums, weights=weights)
-                tables.append(({**given, "ways": found.to_dict()}, str(found)))
-        show(
-            {"comparisons": [data for data, _ in tables]}, "\n\n".join(text for _, text in tables) + "\n", as_json
-        )
+            raise InvalidParameter("<--plot> cannot be used with <--sum>, <--vector> or <--weight>")
+        asked = [
+            {"epsilon": e, "delta": options["delta"], "max_nonzero": k, **options} for e in epsilon for k in bounds
+        ]
+        tables = [dphist.compare_sums(**given, sums=sums, weights=weight) for given in asked]
+        ways = [{**given, "ways": table.to_dict()} for given, table in zip(asked, tables, strict=True)]
+        show({"comparisons": ways}, "\n\n".join(map(str, tables)) + "\n", as_json)
         return
-    _check_plot(plot, force)
-    results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
+    draw = _plot_writer(plot, force)
+    results = [dphist.compare(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
     if curves and not as_json:
-        raise InvalidParameter("--curves needs --json; --plot draws the curves")
+        raise InvalidParameter("<--curves> needs <--json>; <--plot> draws the curves")
     data = {"comparisons": [result.to_dict(curves=curves) for result in results]}
-    show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
-    _write_plot(plot, results, force)
+    show(data, "\n\n".join(map(str, results)) + "\n", as_json)
+    draw(results)
 
 
-def _check_plot(plot: Path | None, force: bool) -> None:
-    if plot is not None:
-        from dphist.report.writing import check_plot
+def _plot_writer(plot: Path | None, force: bool) -> Callable[[object], None]:
+    """Check the file of a plot, if there is one, and return what draws a result in it."""
+    if plot is None:
+        return lambda _: None
+    from dphist.report.writing import check_plot, write_plot
 
-        check_plot(plot, force=force)
+    check_plot(plot, force=force)
 
-
-def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
-    if plot is not None:
-        from dphist.publishing import write_file
-        from dphist.report.charts import chart
-
-        write_file(plot, chart(result).content(plot), force=force)
+    def draw(result: object) -> None:
+        write_plot(result, plot, force=force)
         write_error(f"Wrote {plot}")
+
+    return draw
 
 
 @app.command()
@@ -270,11 +266,9 @@ def audit(
     """
     from dphist.audit import PlannedMechanism
     from dphist.audit import audit as attack
-    from dphist.planning.planner import plan as make_plan
     from dphist.sampling.rng import SecureRng
 
-    mechanism = PlannedMechanism(make_plan(noise="discrete", **options))
-    result = attack(mechanism, rng=SecureRng(), runs=runs)
+    result = attack(PlannedMechanism(dphist.plan(noise="discrete", **options)), rng=SecureRng(), runs=runs)
     show(result.to_dict(), f"{result}\n", as_json)
     if result.contradicts:
         raise typer.Exit(1)
@@ -328,27 +322,25 @@ def simulate(
         --epsilon 1 --delta 1e-6 --limits 1,10,100 --tops 1000 \\
         --plot candidates.png
     """
-    from dphist.simulation.simulate import simulate as run
-
-    _check_plot(plot, force)
-    result = run(
-        source, zipf=zipf, limits=_numbers("--limits", limits), tops=_numbers("--tops", tops), goal=goal,
+    draw = _plot_writer(plot, force)
+    result = dphist.simulate(
+        source, zipf=zipf, limits=_numbers("<--limits>", limits), tops=_numbers("<--tops>", tops), goal=goal,
         **options,
     )  # fmt: skip
     if as_json:
         print_json(result.to_dict())
     else:
         _show_simulation(result)
-    _write_plot(plot, result, force)
+    draw(result)
 
 
-def _numbers(flag: str, text: str | None) -> list[int] | None:
+def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise InvalidParameter(f"{flag} must be whole numbers separated by commas, not {text!r}") from None
+        raise InvalidParameter(f"{option} must be whole numbers separated by commas, not {text!r}") from None
 
 
 def _show_simulation(result: Simulation) -> None:

@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dphist.certificate.request import Column
+import dphist
 from dphist.cli.base import (
     AsJson,
     Quiet,
     app,
     closed_pipe_ignored,
-    error_sentence,
     print_json,
-    progress_bars,
-    stoppable,
     word_without_secrets,
     write_out,
 )
 from dphist.cli.flags import advanced_option, input_option, output_option, takes
 from dphist.cli.planning import show_plan
-from dphist.counting.task import Events, Resources
-from dphist.counting.workspace import LOOKS_LIKE_DATA, check_address_space, is_data, short_name
+from dphist.cli.running import progress_bars, stoppable
+from dphist.counting.task import Resources
+from dphist.counting.workspace import check_address_space
 from dphist.display import fill
 from dphist.errors import DphistError, InvalidParameter, flag
-from dphist.outputs.target import local_paths
-from dphist.releasing.request import STREAM, Request, options, read_request, request_from
+from dphist.releasing.request import STREAM, FilePath, Request, options, read_request, request_from
 
 if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
     from dphist.model import Plan
     from dphist.releasing.result import Release
 
 
-_MOST_COLUMNS: Final = 40
-# Common names of user and item columns, the likeliest first.
-_USERS: Final = (
-    "user", "customer", "client", "member", "visitor", "person", "patient", "account", "device", "uid",
-)  # fmt: skip
-_ITEMS: Final = (
-    "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
-    "country", "city", "name",
-)  # fmt: skip
-# Columns that are rarely counted.
-_RARELY: Final = re.compile(
-    r"(^|_)(id|day|date|time|timestamp|ts|at|amount|price|count|value|rating)$", re.IGNORECASE
-)
 _REQUIRED: Final = [option.name for option in options() if option.required]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and what it means, without reading any event.")
@@ -120,7 +104,7 @@ def release(
         # Before large imports: without enough address space, libraries abort the process instead of raising.
         check_address_space(Resources(given.get("memory")))
     if no_offset and given.setdefault("offset", "none") != "none":
-        raise InvalidParameter(f"--no-offset and --offset {given['offset']} contradict each other")
+        raise InvalidParameter(f"<--no-offset> and <--offset {given['offset']}> contradict each other")
     values = _add_input(source, input, given)
     required = ["input", *_REQUIRED, *([] if dry_run else ["output"])]
     missing = [name for name in required if values.get(name) is None]
@@ -131,85 +115,45 @@ def release(
         raise _missing_options(values, missing)
     request = request_from(values)
     if dry_run and report is not None:
-        raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
+        raise InvalidParameter("<--report> cannot be used with <--dry-run>: nothing is released")
     if dry_run:
         _dry_run(request, as_json)
     else:
         _release(request, as_json, report, quiet)
 
 
-def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+def _add_input(source: str | None, input: list[str] | None, given: dict[str, object]) -> dict[str, object]:
     """Flags, input and the keys of a request file, which flags override."""
     flags = {**given, "input": input} if input else given
     if source is not None and source.lower().endswith(".toml"):
         return {**read_request(source), **flags}
     if source is not None and input:
-        raise InvalidParameter("the input is given twice, as the first argument and with --input")
+        raise InvalidParameter("the input is given twice, as the first argument and with <--input>")
     return flags if source is None else {**flags, "input": source}
 
 
-def _missing_options(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
+def _missing_options(values: Mapping[str, object], missing: list[str]) -> InvalidParameter:
     """An error that names all missing options and the columns of the input, and completes the command."""
-    sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
-    columns: list[str] = []
-    if {"user", "item"} & set(missing):
-        # Reading the columns uses a temporary folder, which must go if the command is stopped.
-        with stoppable():
-            columns, about = _columns(values)
-        sentence += f". {about}" if about else ""
-    # Spark settings may be secrets, so the command is not repeated.
-    if is_data(columns) or "input" in missing or values.get("spark_conf"):
+    from dphist.releasing.suggest import describe_missing
+
+    # Reading the columns uses a temporary folder, which must go if the command is stopped.
+    with stoppable():
+        sentence, guesses = describe_missing(values, missing)
+    if not guesses:
         return InvalidParameter(f"{sentence} (see dphist release --help)")
-    guesses = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", **_guess(columns, values)}
     added = [word for name in missing for word in ("-o" if name == "output" else flag(name), guesses[name])]
     error = InvalidParameter(f"{sentence}. For example:")
     error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *added])
     return error
 
 
-def _columns(values: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The columns of a local input, from its header or schema, and a sentence about them."""
-    source = values.get("input")
-    if values.get("engine") == "spark" or not any(local_paths(source)) or source == STREAM:
-        return [], ""
-    from dphist.counting.duckdb import DuckDBEngine
-
-    table, query, form = (
-        value if isinstance(value, str) else None for value in map(values.get, ("table", "query", "input_format"))
-    )
-    try:
-        events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
-        names = DuckDBEngine().columns(events)
-    except DphistError as error:
-        return [], error.with_flags[:1].upper() + error.with_flags[1:]
-    if names is None:
-        return [], ""
-    what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
-    if is_data(names):
-        return names, f"The first line of {what} {LOOKS_LIKE_DATA}"
-    shown = [short_name(name) for name in names[:_MOST_COLUMNS]]
-    shown = [name if re.fullmatch(r"\w+", name) else repr(name) for name in shown]
-    more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
-    return names, f"Columns of {what}: {', '.join(shown)}{more}"
-
-
-def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-    def first(words: Sequence[str], names: Sequence[str]) -> str | None:
-        return next((name for word in words for name in names if word in name.lower()), None)
-
-    user = values.get("user") or first(_USERS, columns) or next(iter(columns), "USER")
-    others = [name for name in columns if name != user]
-    likely = [name for name in others if not _RARELY.search(name)] or others
-    return {"user": str(user), "item": first(_ITEMS, likely) or next(iter(likely), "ITEM")}
-
-
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     # Every run of an id writes the report again.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        from dphist.cli.reporting import check_report_of, report_release
+        from dphist.report.writing import check_report_of, report_release
 
-        check_report_of(report, reported_as)
+        check_report_of(Path(report), reported_as)
     failed = None
     # Then standard output has only the release.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
@@ -218,7 +162,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, reported_as, result)
+            failed = report_release(Path(report), reported_as, result)
     # Show the release even if its report failed.
     reported = {} if report is None else {"report": report if failed is None else None}
     already = f"the id {request.id!r} has this result" if request.id is not None and not placed else ""
@@ -230,7 +174,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
 
 @contextmanager
-def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Iterator[None]:
+def _failures_as_json(wanted: bool, aside: AbstractContextManager[object]) -> Iterator[None]:
     """With --json, print what stays booked if a release fails after booking."""
     try:
         yield
@@ -239,17 +183,17 @@ def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Itera
         if wanted and booking is not None:
             # The text of other exceptions may contain a cell.
             message = getattr(error, "message", type(error).__name__)
-            message = error_sentence(error) if isinstance(error, DphistError) else message
+            message = error.with_flags if isinstance(error, DphistError) else message
             with closed_pipe_ignored(), aside:
                 print_json({"error": message, "booking": booking})
         raise
 
 
-def remaining_budget(result: Release, ledger: Any) -> str:
+def remaining_budget(result: Release, ledger: FilePath | None) -> str:
     from dphist.releasing.spending import remaining_after
 
     receipt = result.receipt
-    return "" if receipt is None else remaining_after(ledger, receipt["dataset"], receipt)
+    return "" if receipt is None or ledger is None else remaining_after(ledger, receipt["dataset"], receipt)
 
 
 def show_release(
@@ -267,7 +211,7 @@ def show_release(
             write_out("\n" + fill(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
 
 
-def _facts(result: Release) -> dict[str, Any]:
+def _facts(result: Release) -> JsonObject:
     written, document = result.written, result.document()
     return {
         "output": written.address,
@@ -303,10 +247,8 @@ def _dry_run(request: Request, as_json: bool) -> None:
     show_dry_run(plan, as_json, end, {"request": request.to_dict()})
 
 
-def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | None = None) -> None:
-    from dphist.planning.explain import explain
-
-    advice = explain(plan)
+def show_dry_run(plan: Plan, as_json: bool, end: str, data: JsonObject | None = None) -> None:
+    advice = dphist.explain(plan)
     if as_json:
         print_json({**(data or {}), "plan": plan.to_dict(), "advice": advice})
     else:

@@ -1,9 +1,9 @@
-"""`dphist report`, `explore` and `keygen`, and the report of `dphist release --report`."""
+"""`dphist report`, `explore` and `keygen`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,18 +12,12 @@ from dphist.cli.base import (
     Quiet,
     app,
     closed_pipe_ignored,
-    error_sentence,
     show,
     whole_number,
 )
 from dphist.cli.verifying import Certificate, Name, PublicKey, check_exists
-from dphist.errors import DphistError, InvalidParameter, OutputError
-
-if TYPE_CHECKING:
-    from dphist.outputs.target import Target
-    from dphist.outputs.write import ProtectedFile
-    from dphist.releasing.request import Request
-    from dphist.releasing.result import Release
+from dphist.errors import InvalidParameter
+from dphist.signatures import make_key
 
 
 @app.command()
@@ -56,85 +50,12 @@ def report(
     """
     check_exists(name)
     if output is None and not as_json:
-        raise InvalidParameter("name the page to write, such as --output report.html, or use --json")
-    from dphist.outputs.write import protected_files
-    from dphist.report.facts import gather_facts
-    from dphist.report.render import render, report_data
-    from dphist.report.writing import check_report, write_report
+        raise InvalidParameter("name the page to write, such as <--output> report.html, or use <--json>")
+    from dphist.report.writing import report_file
 
-    kept = protected_files(name, certificate)
-    if output is not None:
-        check_report(output, kept, force=force)
-    facts = gather_facts(name, certificate=certificate, public_key=public_key)
-    if output is not None:
-        write_report(render(facts), output, kept, force=force)
+    data = report_file(name, output, certificate=certificate, public_key=public_key, force=force)
     with closed_pipe_ignored():
-        data = {"report": None if output is None else str(output), **report_data(facts)}
         show(data, f"Report written to {output}\n", as_json, quiet)
-
-
-def check_report_of(name: str, request: Request) -> None:
-    """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.report.writing import check_report
-
-    target = _target_of(request)
-    check_report(Path(name), _protected_files(request, target), force=request.force)
-    if target is None:
-        return
-    if target.is_stdout:
-        raise InvalidParameter(
-            "--report has to read the release back: write it to a file instead of standard output"
-        )
-    master = request.master or dict(request.spark_settings).get("spark.master", "local")
-    # Only files on this machine can be read back.
-    if target.kind == "folder" and ("://" in target.address or not master.startswith("local")):
-        raise InvalidParameter(
-            f"--report has to read the release back, but a cluster writes {target.public_address()}: leave out "
-            "--report, and run dphist report FOLDER where the folder can be read"
-        )
-
-
-def _target_of(request: Request) -> Target | None:
-    from dphist.outputs.target import target_of
-
-    if request.output is None:
-        return None
-    return target_of(
-        request.output, request.output_table, request.output_format, request.certificate,
-        objects=request.engine_name != "spark",
-    )  # fmt: skip
-
-
-def _protected_files(request: Request, target: Target | None) -> list[ProtectedFile]:
-    from dphist.outputs.write import protected_files
-
-    certificate = None if target is None or target.is_object else target.certificate_path
-    return protected_files(request.output, certificate, input=request.input, items=request.items)
-
-
-def report_release(name: str, request: Request, result: Release) -> OutputError | None:
-    """Write the report of a release that was just written.
-
-    Returns an error instead of raising it: the release itself has succeeded.
-    """
-    target = _target_of(request)
-    assert target is not None
-    try:
-        from dphist.report.render import make_report
-        from dphist.report.writing import write_report
-
-        if target.is_database:
-            page = make_report(result, certificate=target.certificate_path)
-        else:
-            page = make_report(target.address)
-        write_report(page, Path(name), _protected_files(request, target), force=request.force)
-    except Exception as error:
-        if isinstance(error, DphistError):
-            reason = error_sentence(error)
-        else:
-            reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-        return OutputError(f"the release was written, but its report was not: {reason}")
-    return None
 
 
 @app.command()
@@ -181,8 +102,6 @@ def keygen(
         --epsilon 1 --delta 1e-6 --sign release.key -o queries.parquet
       dphist verify queries.parquet --public-key release.key.pub
     """
-    from dphist.signatures import make_key
-
     fingerprint = make_key(key)
     text = f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\nFingerprint  {fingerprint}\n"
     with closed_pipe_ignored():

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import dphist
 from dphist.cli.base import (
     AsJson,
     Force,
     Quiet,
     closed_pipe_ignored,
     group,
-    progress_bars,
     show,
-    stoppable,
     whole_number,
 )
 from dphist.cli.flags import output_option, takes
 from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
+from dphist.cli.running import progress_bars, stoppable
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.display import fill
 from dphist.errors import InvalidParameter
+from dphist.signatures import signer_of
 
 if TYPE_CHECKING:
     from dphist.sketch import MisraGries
@@ -77,17 +77,11 @@ def build(
     or unreadable input. 130, 143: interrupted; nothing was written.
     """
     check_address_space(Resources(options.get("memory")))
-    from dphist.outputs.write import have_common_source
-    from dphist.sketch import build as build_sketch
-    from dphist.sketch.counters import check_place, write_secret
+    from dphist.sketch.files import build_file
 
-    check_place(output, force=force)
-    if have_common_source(output, inputs):
-        raise InvalidParameter(f"cannot write the sketch to {output}: it is the input; choose another output")
     with stoppable() as placed, progress_bars(quiet) as watcher:
         progress = None if watcher is None else lambda share: watcher("counting", share)
-        built = build_sketch(inputs[0] if len(inputs) == 1 else inputs, size, progress=progress, **options)
-        write_secret(output, built.to_bytes(), force=force, placed=placed.append)
+        built = build_file(inputs, size, output, force=force, placed=placed.append, progress=progress, **options)
     _show_sketch(built, output, as_json, quiet)
 
 
@@ -111,18 +105,10 @@ def merge(
     Example:
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
-    from dphist.outputs.write import same_file
-    from dphist.sketch import MisraGries
-    from dphist.sketch.counters import check_place, write_secret
+    from dphist.sketch.files import merge_files
 
-    check_place(output, force=force)
-    for number, name in enumerate(sketches):
-        if any(same_file(name, other) for other in sketches[:number]):
-            raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
     with stoppable() as placed:
-        first, *others = [MisraGries.load(name) for name in sketches]
-        merged = first.merge(*others)
-        write_secret(output, merged.to_bytes(), force=force, placed=placed.append)
+        merged = merge_files(sketches, output, force=force, placed=placed.append)
     _show_sketch(merged, output, as_json, quiet)
 
 
@@ -170,30 +156,25 @@ def release(
     parameters or unreadable input. 3: over budget. 130, 143: interrupted;
     nothing was written.
     """
-    from dphist.outputs.target import target_of
-    from dphist.outputs.write import refuse_own_input
-    from dphist.planning.planner import plan as make_plan
-    from dphist.signatures import signer_of
-    from dphist.sketch import MisraGries
+    from dphist.sketch.files import plan_of_sketch, target_of_release
 
     if options.get("mechanism") == "laplace" and offset != "none":
-        raise InvalidParameter("--mechanism laplace cannot release the offset: give --offset none as well")
+        raise InvalidParameter("<--mechanism laplace> cannot release the offset: give <--offset none> as well")
     if sign is not None and output is None:
-        raise InvalidParameter("--sign needs --output: it signs the written release")
+        raise InvalidParameter("<--sign> needs <--output>: it signs the written release")
     signer = None if sign is None else signer_of(sign)
-    loaded = MisraGries.load(name, k=size)
+    loaded = dphist.sketch.MisraGries.load(name, k=size)
     budget = {name: options[name] for name in ("epsilon", "delta", "mechanism", "minimize") if name in options}
-    contract = {"max_nonzero": loaded.k} if offset == "none" else {"top": loaded.k, "offset": offset}
-    planned = make_plan(**budget, **contract)
+    planned = plan_of_sketch(loaded, offset, **budget)
     if dry_run:
         show_dry_run(planned, as_json, "Nothing was released (--dry-run).")
         return
     if output is None:
-        raise InvalidParameter("give --output NAME or --dry-run: a release is written with its certificate")
-    named = None if output == "-" else options.get("certificate")
-    target = target_of(output, options.get("output_table"), options.get("output_format"), named)
-    target = replace(target, sign=signer)
-    refuse_own_input(target, name, key=sign)
+        raise InvalidParameter("give <--output NAME> or <--dry-run>: a release is written with its certificate")
+    target = target_of_release(
+        name, output, table=options.get("output_table"), file_format=options.get("output_format"),
+        certificate=options.get("certificate"), signer=signer, key=sign,
+    )  # fmt: skip
     with stoppable() as placed:
         booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
         result = loaded.release(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import dphist
 from dphist.cli.base import AsJson, Quiet, app, show
 from dphist.errors import InputError
 
@@ -47,9 +48,7 @@ def verify(
         --certificate results.duckdb.queries.certificate.json
     """
     check_exists(name)
-    from dphist.certificate.verify import verify as verify_release
-
-    found = verify_release(name, certificate=certificate, public_key=public_key, not_before=not_before)
+    found = dphist.verify(name, certificate=certificate, public_key=public_key, not_before=not_before)
     show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)
     if not found.verified:
         raise typer.Exit(1)

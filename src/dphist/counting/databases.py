@@ -72,7 +72,7 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
             return tables[0]
         if not tables:
             raise InputError(f"{what} has no tables")
-        raise InputError(f"{what} has several tables: choose one with --table, of {name_list(names)}")
+        raise InputError(f"{what} has several tables: choose one with <--table>, of {name_list(names)}")
     exact = [k for k, (schema, table) in enumerate(tables) if events.table in (names[k], f"{schema}.{table}")]
     if not exact:
         raise InputError(f"{what} has no table {events.table!r}; its tables are {name_list(names)}")
@@ -210,8 +210,8 @@ def refuse_replacements(reader: DuckDBPyConnection, what: str) -> None:
     if rows:
         names = name_list([str(row[0]) for row in rows])
         raise InputError(
-            f"{what} has macros that replace functions of DuckDB ({names}), which --query would use: give "
-            "--table, or remove them"
+            f"{what} has macros that replace functions of DuckDB ({names}), which <--query> would use: give "
+            "<--table>, or remove them"
         )
 
 

@@ -305,8 +305,8 @@ def source_of(connection: DuckDBPyConnection, events: Events, label: str, probe:
 
 
 def not_a_database(events: Events, kind: str) -> InputError:
-    option = "--table" if events.table is not None else "--query"
-    return InputError(f"{option} is for databases: to select rows of {kind}, use --where")
+    option = "<--table>" if events.table is not None else "<--query>"
+    return InputError(f"{option} is for databases: to select rows of {kind}, use <--where>")
 
 
 def open_rows(

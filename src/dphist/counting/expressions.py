@@ -409,7 +409,7 @@ def _is_computed(connection: DuckDBPyConnection, source: Source, column: Column)
         if source.names is not None and column.source not in source.names and "(" in column.source:
             raise InputError(
                 f"{source.what} has no column {column.source!r}; give an expression a name, as in "
-                f'--item "NAME={column.source}"'
+                f'<--item> "NAME={column.source}"'
             )
         return False
     if source.names is None:

@@ -122,7 +122,7 @@ def _replace_in_errors(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except DphistError as error:
-        message = error.with_flags
+        message = error.marked
         for copy, original in names.items():
             message = message.replace(copy, original)
         error.args = (message,)
@@ -171,7 +171,7 @@ def format_of(path: str) -> str:
     kind = FORMATS.get(name.with_suffix("").suffix if compressed else name.suffix)
     if kind is None or (compressed and kind not in ("csv", "tsv", "json", "jsonl")):
         raise InputError(
-            f"the name {without_secrets(path)!r} has no known ending: give --input-format, one of "
+            f"the name {without_secrets(path)!r} has no known ending: give <--input-format>, one of "
             f"{', '.join(NAMES)}"
         )
     return kind

@@ -28,7 +28,7 @@ S = TypeVar("S")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or its format does not match its name"
 NO_ROOM: Final = (
-    "there is not enough memory, or space for temporary files, to count {what}: allow more with --memory, "
+    "there is not enough memory, or space for temporary files, to count {what}: allow more with <--memory>, "
     "choose a temporary folder on a larger disk, or use fewer threads (long values, long CSV lines "
     "and large Parquet row groups need more)"
 )
@@ -208,7 +208,7 @@ def check_address_space(resources: Resources) -> None:
         raise InvalidParameter(
             f"this release needs {least:,} MB of address space, and the limit of this process is "
             f"{space // MEGABYTE:,} MB: raise it (ulimit -v {least * 1000}, or unlimited)"
-            + ("" if needed <= LEAST else ", or give less --memory")
+            + ("" if needed <= LEAST else ", or give less <--memory>")
         )
 
 

@@ -6,14 +6,14 @@ import math
 import shlex
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from dphist.certificate.numbers import half_width
 from dphist.certificate.request import request_for_plan
 from dphist.display import count_items, figure, plain_number
-from dphist.explore.fields import Question, read_counts, read_question
+from dphist.explore.fields import Law, Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
 from dphist.model import Budget, Plan
 from dphist.planning.compare import ComparisonRow, compare
@@ -27,6 +27,9 @@ from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 from dphist.simulation.rounds import Forecast, forecast, trial_in_rounds
+
+if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
 
 # Placeholders that readers replace with their own names.
 _EVENTS: Final = "events.parquet"
@@ -62,8 +65,8 @@ _find_comparison = lru_cache(maxsize=128)(compare)
 
 
 @lru_cache(maxsize=32)
-def _synthetic(exponent: float, items: int, users: int, mean_items: float, spread: Any) -> Population:
-    return Zipf(exponent, items, users, mean_items, spread).population()
+def _synthetic(law: Law) -> Population:
+    return Zipf(law.exponent, law.items, law.users, law.mean_items, law.spread).population()
 
 
 def plan_of(question: Question) -> Plan:
@@ -80,18 +83,18 @@ def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population
     Of uploaded counts, items per user are those of the form, which matter in rounds only.
     """
     if not data.get("csv"):
-        return _synthetic(**question.law), [], 0
+        return _synthetic(question.law), [], 0
     items, given, rounded = read_counts(data["csv"])
     counts = np.array(given, dtype=np.int64)
     names = [items[place] for place in np.argsort(-counts, kind="stable")[:SHOWN]]
-    per_user = question.law["mean_items"] if question.in_rounds else 1.0
+    per_user = question.law.mean_items if question.in_rounds else 1.0
     return given_population(counts, per_user), names, rounded
 
 
 # ---- what would be released
 
 
-def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
+def plain_answer(data: Mapping[str, object]) -> JsonObject:
     """The main answer: what would be released, and the certified plan."""
     question = read_question(data)
     plan, population = plan_of(question), _data_of(data, question)[0]
@@ -121,7 +124,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         "warnings": summary.verdict.warnings,
         "active": "" if data.get("csv") else _active_users(population),
         "delta_used": f"δ = {plain_number(plan.budget.delta)}"
-        + ("." if data.get("delta") else f", chosen for {question.law['users']:,} users."),
+        + ("." if data.get("delta") else f", chosen for {question.law.users:,} users."),
         "short": f"{round(released):,} of {population.items:,} items{_margin(plan, summary).replace(':', ',', 1)}",
         "picture": draw_items(expected, f"{headline} {example}"),
         "shares": draw_shares(shares, pairs_words),
@@ -239,7 +242,7 @@ def recipes(question: Question) -> dict[str, str]:
     }
 
 
-def _release_keywords(question: Question) -> dict[str, Any]:
+def _release_keywords(question: Question) -> dict[str, object]:
     """The options of a release with this plan, without files and columns."""
     keywords = question.plan
     options = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
@@ -252,12 +255,12 @@ def _release_keywords(question: Question) -> dict[str, Any]:
     return options
 
 
-def _flags(keywords: Mapping[str, Any]) -> list[str]:
+def _flags(keywords: Mapping[str, object]) -> list[str]:
     pairs = ((f"--{name.replace('_', '-')}", _text_of(value)) for name, value in keywords.items())
     return [word for pair in pairs for word in pair]
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     """A value as on a command line; there is at most one sum."""
     if isinstance(value, tuple):
         return ":".join(map(_text_of, value[0]))
@@ -266,14 +269,14 @@ def _text_of(value: Any) -> str:
     return plain_number(value) if isinstance(value, float) else str(value)
 
 
-def _arguments(keywords: Mapping[str, Any]) -> str:
+def _arguments(keywords: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
 # ---- all numbers
 
 
-def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
+def table_answer(data: Mapping[str, object]) -> JsonObject:
     """All methods side by side, after the plan itself if it is top-k; empty for a list and without a limit."""
     question = read_question(data)
     keywords = question.plan
@@ -307,7 +310,7 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
+def trial_answer(data: Mapping[str, object]) -> JsonObject:
     """A trial release of synthetic or uploaded counts, with noise from a seed. Uploads are not kept."""
     question = read_question(data)
     if "public_items" in question.plan:
@@ -335,7 +338,7 @@ def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
+def _trial_sentences(outcome: JsonObject, rounded: int) -> list[str]:
     sentences = [
         f"{outcome['released']:,} of {outcome['items']:,} items are released "
         f"(expected: {outcome['expected']:,.0f}).",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.resources import files
 from itertools import count
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from jinja2 import Environment
 
@@ -44,6 +44,10 @@ except ImportError:
     raise MissingExtra(f"the page needs Starlette and uvicorn: {install_command('web')}") from None
 
 
+if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
+
+Answer = TypeVar("Answer")
 # JSON takes up to two bytes for a character of plain text.
 _LARGEST_BODY: Final = 2 * fields.LARGEST_UPLOAD
 _MOST_CONNECTIONS: Final = 100
@@ -157,7 +161,8 @@ def make_app(*, token: str, port: int) -> Starlette:
             try:
                 return JSONResponse(await run_in_daemon_thread(lambda: find(data)))
             except DphistError as error:
-                return error_response(422, str(error), fields.field_of(error))
+                field = error.field if isinstance(error, fields.WrongField) else None
+                return error_response(422, str(error), field)
             except Exception as error:
                 traceback.print_exception(error)
                 return error_response(500, "This is a bug in dphist; the terminal shows the details.")
@@ -178,9 +183,9 @@ def make_app(*, token: str, port: int) -> Starlette:
     )
 
 
-async def run_in_daemon_thread(compute: Callable[[], Any]) -> Any:
+async def run_in_daemon_thread(compute: Callable[[], Answer]) -> Answer:
     """Run a computation without blocking other requests or the end of the process."""
-    future: Future[Any] = Future()
+    future: Future[Answer] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:
@@ -232,7 +237,7 @@ def error_response(status: int, sentence: str, field: str | None = None) -> Resp
     return JSONResponse({"error": sentence, "field": field}, status_code=status)
 
 
-async def read_json(request: Request) -> dict[str, Any]:
+async def read_json(request: Request) -> JsonObject:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "The request must be JSON.")
     body = bytearray()

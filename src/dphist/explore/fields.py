@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dphist.errors import DphistError, InvalidParameter
+from dphist.errors import InvalidParameter
+from dphist.simulation.population import Spread
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 # Only for whole numbers: elsewhere 1,500 may mean 1.5.
@@ -127,14 +128,25 @@ _LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 
 @dataclass(frozen=True)
+class Law:
+    """Synthetic data: Zipf's law, and how many items a user has."""
+
+    exponent: float
+    items: int
+    users: int
+    mean_items: float
+    spread: Spread = "geometric"
+
+
+@dataclass(frozen=True)
 class Question:
-    """The form as keywords of a plan and of synthetic data, and notes on adjusted values, by field.
+    """The form as keywords of a plan, synthetic data, and notes on adjusted values, by field.
 
     Without a limit, the `known` most common items are known in advance.
     """
 
     plan: dict[str, Any]
-    law: dict[str, Any]
+    law: Law
     seed: int
     known: int
     adjusted: dict[str, str]
@@ -150,7 +162,7 @@ def read_question(data: Mapping[str, object]) -> Question:
     values = {field.name: field.read(data) for field in FIELDS if own.get(field.name, choice) == choice}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
-    law: dict[str, Any] = {name: values.pop(name) for name in _LAW if name in values}
+    law = {name: values.pop(name) for name in _LAW if name in values}
     adjusted: dict[str, str] = {}
 
     def leave_out(names: Iterable[str], why: str) -> None:
@@ -185,20 +197,12 @@ def read_question(data: Mapping[str, object]) -> Question:
         law["mean_items"] = most
         adjusted["mean_items"] = f"{most:g} is used, half of the {law['items']:,} items."
     known = min(values.pop("known", 0), law["items"])
-    return Question({**budget, **values}, {"spread": "geometric", **law}, seed, known, adjusted)
+    return Question({**budget, **values}, Law(**law), seed, known, adjusted)
 
 
 def delta_for(users: int) -> float:
     """1e-6, or for many users a power of ten that is at most 0.1 / users."""
     return min(1e-6, float(f"1e-{len(str(users - 1)) + 1}"))
-
-
-def field_of(error: DphistError) -> str | None:
-    """The field that an error is about; errors of the library start with the name of a parameter."""
-    if isinstance(error, WrongField):
-        return error.field
-    first = str(error).removeprefix("the ").split(" ", 1)[0]
-    return first if first in {field.name for field in FIELDS} else None
 
 
 # ---- public counts, uploaded as CSV

@@ -296,7 +296,7 @@ def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = N
 def _lock_file(path: Path) -> int:
     """Create and lock a file, while the returned descriptor is open; raises `BlockingIOError` if it is locked."""
     if fcntl is None:
-        raise InvalidParameter("--id needs the file locks of Linux or macOS")
+        raise InvalidParameter("<--id> needs the file locks of Linux or macOS")
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
         try:

@@ -120,7 +120,7 @@ def target_of(
         server = kind == "postgresql"
         if server and certificate is None:
             raise InvalidParameter(
-                "a table in PostgreSQL needs --certificate FILE: a release is written with its certificate"
+                "a table in PostgreSQL needs <--certificate FILE>: a release is written with its certificate"
             )
         named = _certificate_name(os.fspath(certificate)) if server and certificate is not None else None
         target = Target(address, DEFAULT_TABLE if table is None else table, kind, certificate=named)
@@ -128,7 +128,7 @@ def target_of(
         return target
     if table is not None:
         what = "a folder" if kind == "folder" else f"a {kind} file"
-        raise InvalidParameter(f"--output-table is for databases, but {without_secrets(address)} is {what}")
+        raise InvalidParameter(f"<--output-table> is for databases, but {without_secrets(address)} is {what}")
     if kind != "folder" and Path(address).name in ("", ".."):
         raise InvalidParameter(f"output must name a file, not the folder {without_secrets(address)}")
     return Target(address, None, kind)
@@ -136,7 +136,7 @@ def target_of(
 
 def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
     if table is not None:
-        raise InvalidParameter("--output-table is for databases, but the output is standard output")
+        raise InvalidParameter("<--output-table> is for databases, but the output is standard output")
     kind = file_format or "csv"
     if kind not in _STREAMED:
         raise InvalidParameter(f"standard output can be {', '.join(_STREAMED)}, not {file_format!r}")
@@ -145,29 +145,29 @@ def _standard_output(table: str | None, file_format: str | None, certificate: st
 
 def _certificate_name(certificate: str) -> str:
     if "\0" in certificate or Path(certificate).name in ("", ".."):
-        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
+        raise InvalidParameter(f"<--certificate> must be the name of a file, not {certificate!r}")
     return certificate
 
 
 def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
     if is_postgres(address):
         if file_format not in (None, "postgresql"):
-            raise InvalidParameter(f"--output-format is {file_format!r}, but the output is a PostgreSQL address")
+            raise InvalidParameter(f"<--output-format> is {file_format!r}, but the output is a PostgreSQL address")
         return "postgresql"
     kind = file_format or suffix_kind(address)
     is_file = objects and is_object(address) and kind is not None
     if not is_file and ("://" in address or (address.endswith("/") and address.strip("/."))):
         if file_format not in (None, "parquet"):
             raise InvalidParameter(
-                f"Spark writes folders of Parquet files, but --output-format is {file_format!r}"
+                f"Spark writes folders of Parquet files, but <--output-format> is {file_format!r}"
             )
         return "folder"
     if file_format is not None and file_format not in KINDS:
-        raise InvalidParameter(f"--output-format must be one of {', '.join(KINDS)}, not {file_format!r}")
+        raise InvalidParameter(f"<--output-format> must be one of {', '.join(KINDS)}, not {file_format!r}")
     if kind is None:
         raise InvalidParameter(
             f"the output {without_secrets(address)} has no known ending: use one of {', '.join(ENDINGS)}, "
-            "or give --output-format"
+            "or give <--output-format>"
         )
     return kind
 
@@ -192,7 +192,7 @@ def schema_and_table(name: str) -> tuple[str | None, str]:
 
 
 def already_exists(place: object) -> OutputError:
-    return OutputError(f"{place} already exists: choose another name, or replace it with --force")
+    return OutputError(f"{place} already exists: choose another name, or replace it with <--force>")
 
 
 def check_columns(target: Target, columns: Sequence[str]) -> None:

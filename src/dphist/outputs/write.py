@@ -100,7 +100,7 @@ def _check_folder(target: Target, *, force: bool) -> None:
 
 def check_formulas(target: Target, escape_formulas: bool) -> None:
     if escape_formulas and target.kind not in ESCAPES:
-        raise InvalidParameter(f"--escape-formulas is for CSV and TSV files, but {target.title()} is not one")
+        raise InvalidParameter(f"<--escape-formulas> is for CSV and TSV files, but {target.title()} is not one")
 
 
 def _check_files(target: Target, *, force: bool) -> None:
@@ -112,7 +112,8 @@ def _check_files(target: Target, *, force: bool) -> None:
         raise OutputError(f"{name} cannot be written: the folder {folder} is not writable")
     if target.sign is not None and target.certificate is not None and target.name == "-":
         raise InvalidParameter(
-            "--sign signs the name of the release: --certificate must be NAME.certificate.json. With --output -, "
+            "<--sign> signs the name of the release: <--certificate> must be NAME.certificate.json. "
+            "With <--output ->, "
             "NAME must be the file that the data will be saved to"
         )
     for path in paths:
@@ -230,7 +231,7 @@ def _store_errors() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = error.with_flags
+        message = error.marked
     else:
         return
     raise OutputError(message)

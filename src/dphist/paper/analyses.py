@@ -182,7 +182,7 @@ def gamma_value(gamma: Gamma, contract: Contract) -> float:
         if gamma != "sqrt":
             raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
         if contract.max_nonzero is None:
-            raise InvalidParameter("gamma = 'sqrt' needs --max-nonzero")
+            raise InvalidParameter("gamma = 'sqrt' needs <--max-nonzero>")
         return math.sqrt(contract.max_nonzero)
     number = positive_number("gamma", gamma)
     if not LEAST_GAMMA <= number <= LARGEST_GAMMA:

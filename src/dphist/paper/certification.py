@@ -109,7 +109,7 @@ def certify(
 
 def _with_least_tau(noise: Noise, contract: Contract, epsilon: float, delta: float | None) -> Noise:
     if delta is None:
-        raise InvalidParameter("give --tau, or --delta for the least tau")
+        raise InvalidParameter("give <--tau>, or <--delta> for the least tau")
     exact, budget = ANALYSES_BY_NAME["exact"], Budget(epsilon, delta)
     tau = least_tau(exact, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
     if math.isinf(tau):
@@ -138,7 +138,7 @@ def given_noise(
 ) -> GivenNoise:
     contract = Contract(max_nonzero, max_items_per_user)
     if sigma_shared is not None and gamma is not None:
-        raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
+        raise InvalidParameter(f"give <--sigma-shared> ({sigma_shared!r}) or gamma ({gamma!r}), not both")
     if gamma is not None:
         sigma_shared = positive_number("sigma", sigma) / math.sqrt(gamma_value(gamma, contract))
     return GivenNoise(Noise(sigma, 0.0 if sigma_shared is None else sigma_shared, tau), contract)

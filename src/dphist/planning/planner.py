@@ -112,8 +112,8 @@ def plan(
     if max_nonzero is max_items_per_user is top is public_items is None:
         if not tuned or mechanism == "laplace" or minimize != "threshold" or offset is not None:
             raise InvalidParameter(
-                "without a limit, items are found in rounds: give max_items_per_user, max_nonzero or top for "
-                "another mechanism, analysis or noise"
+                "without a limit, items are found in rounds: give <--max-items-per-user>, <--max-nonzero> or "
+                "top for another mechanism, analysis or noise"
             )
         alone = mechanism == "gaussian"
         return plan_rounds(budget, goal=goal or "accuracy", gaussian=alone, sums=bounds, weights=weights)
@@ -125,18 +125,20 @@ def plan(
         raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
         if not tuned or max_nonzero is not None or (top is not None and public_items is not None):
-            bound = "--top" if top is not None else "--public-items"
+            bound = "<--top>" if top is not None else "<--public-items>"
             others = {
-                "--public-items": top is not None and public_items is not None,
-                "--max-nonzero": max_nonzero is not None,
-                "--gamma, which is tuned": gamma is not None,
+                "<--public-items>": top is not None and public_items is not None,
+                "<--max-nonzero>": max_nonzero is not None,
+                "<--gamma>, which is tuned": gamma is not None,
                 "continuous noise": noise == "continuous",
                 f"the analysis {analysis!r}": analysis not in ("best", "exact"),
             }
             given = next(name for name, used in others.items() if used)
             raise InvalidParameter(f"{bound} cannot be used with {given}")
         if mechanism == "laplace":
-            raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
+            raise InvalidParameter(
+                "mechanism 'laplace' is for <--max-items-per-user>, not for top or <--public-items>"
+            )
         if public_items is not None:
             listed = Contract(public_items, max_items_per_user)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
@@ -225,7 +227,7 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     if gamma is None and name == "exact":
         return None
     if contract.max_nonzero is None:
-        raise InvalidParameter(f"shared noise ({name}) needs --max-nonzero: without that bound it does not help")
+        raise InvalidParameter(f"shared noise ({name}) needs <--max-nonzero>: without that bound it does not help")
     return gamma_value("sqrt" if gamma is None else gamma, contract)
 
 

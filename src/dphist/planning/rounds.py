@@ -109,7 +109,7 @@ def plan_rounds(
         raise InvalidParameter(f"rounds need a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}")
     parts = PARTS[one_of("goal", goal, get_args(RoundsGoal))]
     if public_items is not None:
-        public_items, parts = positive_count("public_items", public_items), PARTS_OF_LIST
+        public_items, parts = positive_count("<--public-items>", public_items), PARTS_OF_LIST
     bounds = tuple(check_bounds(*one) for one in sums)
     return _plan(budget, parts, public_items or 0, gaussian, bounds, None if weights is None else tuple(weights))
 

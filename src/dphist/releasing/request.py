@@ -103,10 +103,10 @@ class Request(Asked):
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
-        "With --top: how the subtracted count is released. independent is the paper's rule.")] = None
+        "With <--top>: how the subtracted count is released. independent is the paper's rule.")] = None
     max_nonzero: Annotated[int | None, _advanced("K",
         "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
-        "is subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
+        "is subtracted from all. With a smaller <--max-items-per-user>, or with sums, you guarantee it: with more "
         "items, nothing is released.")] = None
     items: Annotated[Any, _limit("FILE",
         "Public list of items. Exactly these items are counted and released.")] = None
@@ -126,7 +126,7 @@ class Request(Asked):
         "Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH. May be repeated; "
         "NAME=COLUMN:LOW:HIGH renames it.")] = ()
     mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
-        "Add the mean over the users of an item; bounds as for --sum.")] = ()
+        "Add the mean over the users of an item; bounds as for <--sum>.")] = ()
     vector: Annotated[str | Sequence[str], _sums("NAME=COLUMN,...:NORM",
         "Add the sums of several columns, called NAME_COLUMN. Each user's own vector of sums for an item is "
         "clipped to the Euclidean norm NORM. May be repeated.")] = ()
@@ -136,12 +136,12 @@ class Request(Asked):
 
     output: Annotated[FilePath | None, _output("NAME",
         "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
-        "next to it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
+        "next to it. - is standard output, as CSV. With <--engine spark> also a folder (NAME/ or hdfs://...), "
         "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if it does not follow from the name.")] = None
     certificate: Annotated[FilePath | None, _output("FILE",
-        "With --output - or a PostgreSQL address: file for the certificate.")] = None
+        "With <--output -> or a PostgreSQL address: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -157,18 +157,18 @@ class Request(Asked):
 
     ledger: Annotated[FilePath | None, _ledger("FILE",
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
-    dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
+    dataset: Annotated[str | None, _ledger("NAME", "With <--ledger>: the dataset whose budget is spent.")] = None
     id: Annotated[str | None, _ledger("NAME",
-        "With --ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a "
+        "With <--ledger>: name of this run, for scheduled jobs. After a crash, run the same command again: a "
         "finished release is not repeated, and an unfinished one reuses its booking with new noise. That is "
         "private only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]", recorded=True)] = None
     master: Annotated[str | None, _engine("URL",
-        "With --engine spark: spark://..., yarn, k8s://... [local[*]]")] = None
+        "With <--engine spark>: spark://..., yarn, k8s://... [local[*]]")] = None
     spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",
-        "With --engine spark: a Spark setting; may be repeated.")] = ()
+        "With <--engine spark>: a Spark setting; may be repeated.")] = ()
     memory: Annotated[str | None, _engine("SIZE", "Memory limit for counting, such as 2GB.")] = None
     threads: Annotated[int | None, _engine("N", "Threads used for counting.")] = None
     temp_folder: Annotated[FilePath | None, _engine("DIR",
@@ -183,7 +183,7 @@ class Request(Asked):
                 value = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
                 object.__setattr__(self, option.name, value)
                 if not value and option.required:
-                    raise InvalidParameter(f"{flag(option.name)} must name at least one column")
+                    raise InvalidParameter(f"<{flag(option.name)}> must name at least one column")
             for element in value if option.many else (value,):
                 if element is not None or not option.allows_none:
                     option.check(element)
@@ -212,23 +212,25 @@ class Request(Asked):
             path = getattr(self, name)
             scheme = None if path is None else scheme_of(os.fspath(path))
             if scheme is not None:
-                raise InvalidParameter(f"{flag(name)} must be a local path, not a {scheme}:// address")
+                raise InvalidParameter(f"<{flag(name)}> must be a local path, not a {scheme}:// address")
         check_booking(self.ledger, self.dataset, self.seed)
         if self.id is not None:
             if self.ledger is None or self.output is None:
-                raise InvalidParameter("--id needs --ledger, --dataset and --output")
+                raise InvalidParameter("<--id> needs <--ledger>, <--dataset> and <--output>")
             if os.fspath(self.output) == STREAM:
                 raise InvalidParameter(
-                    "--id needs a file or a table as --output: what is printed cannot be taken back"
+                    "<--id> needs a file or a table as <--output>: what is printed cannot be taken back"
                 )
             if not self.id.isprintable() or not 0 < len(self.id.strip()) == len(self.id) <= 200:
-                raise InvalidParameter("--id must have 1 to 200 printable characters, without surrounding spaces")
+                raise InvalidParameter(
+                    "<--id> must have 1 to 200 printable characters, without surrounding spaces"
+                )
 
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
-            raise InvalidParameter("--sign needs --output: it signs the written release")
+            raise InvalidParameter("<--sign> needs <--output>: it signs the written release")
         if self.input_name is not None and not 0 < len(self.input_name.strip()) <= len(self.input_name) <= 200:
-            raise InvalidParameter("--input-name must have 1 to 200 characters")
+            raise InvalidParameter("<--input-name> must have 1 to 200 characters")
         for aggregate in self.aggregates:
             Value(aggregate.column, aggregate.low, aggregate.high)  # checks the bounds
         self.check_columns()
@@ -236,17 +238,17 @@ class Request(Asked):
     def _check_streams(self) -> None:
         from_stream = isinstance(self.input, str) and self.input == STREAM
         if from_stream and (self.input_format or "").lower().lstrip(".") not in STREAM_FORMATS:
-            raise InvalidParameter(f"standard input needs --input-format, one of {', '.join(STREAM_FORMATS)}")
+            raise InvalidParameter(f"standard input needs <--input-format>, one of {', '.join(STREAM_FORMATS)}")
         if from_stream and self.engine_name == "spark":
             raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
         to_stream = self.output is not None and os.fspath(self.output) == STREAM
         to_server = self.output is not None and is_postgres(os.fspath(self.output))
         if self.certificate is None and (to_stream or to_server):
-            what = "--output -" if to_stream else "a table in PostgreSQL"
-            raise InvalidParameter(f"{what} needs --certificate FILE: a release is written with its certificate")
+            what = "<--output ->" if to_stream else "a table in PostgreSQL"
+            raise InvalidParameter(f"{what} needs <--certificate FILE>: a release is written with its certificate")
         if self.certificate is not None and not (to_stream or to_server):
             raise InvalidParameter(
-                "--certificate is for --output - and PostgreSQL: otherwise it is written beside the output"
+                "<--certificate> is for <--output -> and PostgreSQL: otherwise it is written beside the output"
             )
 
     def _check_engine(self) -> None:
@@ -257,16 +259,16 @@ class Request(Asked):
             schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
             if any(schemes) and self.engine_name != "spark":
                 raise InvalidParameter(
-                    f"{flag(name)} cannot be read from {next(filter(None, schemes))}:// addresses: download the "
+                    f"<{flag(name)}> cannot be read from {next(filter(None, schemes))}:// addresses: download the "
                     "list first"
                 )
         for name in ("master", "spark_conf"):
             if getattr(self, name) and self.engine_name != "spark":
-                raise InvalidParameter(f"{flag(name)} needs --engine spark")
+                raise InvalidParameter(f"<{flag(name)}> needs <--engine spark>")
         for text in self.spark_conf:
             if not text.startswith("spark.") or "=" not in text:
                 # The value may be a secret, so it is not in the message.
-                raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
+                raise InvalidParameter("<--spark-conf> must be of the form spark.NAME=VALUE, and one is not")
 
     @property
     def engine_name(self) -> str:
@@ -337,7 +339,7 @@ class Option:
 
     def check(self, value: Any) -> None:
         """Raise `InvalidParameter` for a value of another type."""
-        name = flag(self.name)
+        name = f"<{flag(self.name)}>"
         if isinstance(value, str) and value in self.words:
             return
         if self.kind is bool and not isinstance(value, bool):
@@ -386,9 +388,9 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
 def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str | None) -> None:
     """Raise `InvalidParameter` for a ledger without a dataset, or with a seed."""
     if (ledger is None) != (dataset is None):
-        raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
+        raise InvalidParameter("<--ledger> and <--dataset> go together: a ledger has a budget for each dataset")
     if ledger is not None and seed is not None:
-        raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+        raise InvalidParameter("<--seed> cannot be used with <--ledger>: a seeded release is not private")
 
 
 def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
@@ -434,7 +436,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
     given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
         if given.get(name) is None:
-            raise InvalidParameter(f"a release needs {'an input' if name == 'input' else flag(name)}")
+            raise InvalidParameter(f"a release needs {'an input' if name == 'input' else f'<{flag(name)}>'}")
     return Request(**given)
 
 

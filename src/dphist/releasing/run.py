@@ -163,7 +163,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
 
 def _check_files(request: Request) -> list[str]:
     """The local input files. Raises `InputError` if there are none."""
-    for name, listed in (("--items", request.items), ("--known", request.known)):
+    for name, listed in (("<--items>", request.items), ("<--known>", request.known)):
         if listed is not None and have_common_source(request.input, listed):
             raise InvalidParameter(
                 f"{name} is the input itself: a list made from private data is not public, and releasing all of "
@@ -191,7 +191,7 @@ def _check_target(request: Request) -> Target | None:
         if target.kind == "folder" and request.engine_name != "spark":
             raise InvalidParameter(
                 f"only Spark can write a folder such as {target.public_address()!r}: name a file, such as "
-                "counts.parquet, or use --engine spark"
+                "counts.parquet, or use <--engine spark>"
             )
         lists = request.items if request.known is None else request.known
         refuse_own_input(target, request.input, lists, table=request.table, query=request.query, key=request.sign)

@@ -371,7 +371,7 @@ def _check_same_spend(booking: Booking, planned: Plan, account: Account, documen
 def _add_booking(error: BaseException, attempt: Attempt) -> None:
     booking = attempt.remaining_booking()
     if isinstance(error, DphistError):
-        message = f"{error.with_flags.rstrip('.')}. {booking['summary']}"
+        message = f"{error.marked.rstrip('.')}. {booking['summary']}"
         error.args = (message,)
         if isinstance(error, ImportError):  # has a second copy of its message
             error.msg = message
@@ -417,10 +417,11 @@ def _only_run_of_id(request: Request, attempt: Attempt) -> Iterator[None]:
     target = target_of(request.output, request.output_table, request.output_format, request.certificate)
     if target.is_object:
         raise InvalidParameter(
-            "--id needs an output that a later run can find and finish: a file or a database, not an object store"
+            "<--id> needs an output that a later run can find and finish: a file or a database, not "
+            "an object store"
         )
     if request.engine_name == "spark" or target.kind == "folder":
-        raise InvalidParameter("--id cannot be used with Spark: executors of a killed run may still be writing")
+        raise InvalidParameter("<--id> cannot be used with Spark: executors of a killed run may still be writing")
     check_ledger(request, target)
     ledger, attempt.run = Ledger.open(request.ledger), _run_facts(request, target)
     with ledger.only_run_of(request.dataset, request.id):

@@ -10,12 +10,14 @@ import re
 import struct
 import textwrap
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import Final
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import request_for_plan
 from dphist.display import figure, printable, upper_figure
 from dphist.errors import InvalidParameter, package
@@ -28,7 +30,7 @@ from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
-Spec = dict[str, Any]
+Spec = JsonObject
 PLOTS: Final = (".png", ".svg")
 
 # Okabe and Ito's colours for colour-blind readers, with a contrast of at least 3:1 on white and on the dark page
@@ -135,11 +137,11 @@ class Chart:
         """Write an .svg or .png file; an existing file is replaced."""
         Path(path).write_bytes(self.content(Path(path)))
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"image/svg+xml": self.svg(), "text/plain": f"{self.title}\n{self.words}"}
 
 
-def require_plotting() -> Any:
+def require_plotting() -> ModuleType:
     """vl-convert, which turns Vega-Lite into SVG."""
     return package("vl_convert", "plot")
 
@@ -154,7 +156,7 @@ class Mark:
     on_left: bool = False
 
 
-def _layer(mark: Spec, values: Sequence[Mapping[str, Any]] | None = None, **encoding: Spec) -> Spec:
+def _layer(mark: Spec, values: Sequence[Mapping[str, object]] | None = None, **encoding: Spec) -> Spec:
     """One layer; without values it draws those of the whole chart."""
     data = {} if values is None else {"data": {"values": values}}
     return {**data, "mark": mark, "encoding": encoding}
@@ -165,11 +167,11 @@ def _axis(field: str, title: str | None, domain: Sequence[float], ticks: int) ->
     return _number(field, title=title, scale=scale, axis={"labelExpr": _TICKS, "tickCount": ticks})
 
 
-def _number(field: str, **settings: Any) -> Spec:
+def _number(field: str, **settings: object) -> Spec:
     return {"field": field, "type": "quantitative", **settings}
 
 
-def _name(field: str, **settings: Any) -> Spec:
+def _name(field: str, **settings: object) -> Spec:
     return {"field": field, "type": "nominal", **settings}
 
 
@@ -185,7 +187,7 @@ def _log_axis(
 
 
 def _styles(
-    labels: Sequence[str], colours: Sequence[str], dashes: Sequence[Any], **legend: Any
+    labels: Sequence[str], colours: Sequence[str], dashes: Sequence[Sequence[int]], **legend: object
 ) -> dict[str, Spec]:
     """Colour and dashes of lines by `label`, in one legend."""
     key, names = {"title": None, "symbolType": "stroke", **legend}, list(labels)
@@ -429,10 +431,10 @@ def simulation_chart(simulation: Simulation) -> Chart:
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
-def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
+def largest_counts_chart(rows: Sequence[JsonObject], words: str) -> Chart:
     """Counts of public or synthetic data by rank: each row has `true`, and `released` (None if hidden)."""
     states = ["true count, released", "true count, not released", "released count"]
-    values: list[dict[str, Any]] = [
+    values: list[JsonObject] = [
         {
             "rank": rank, "true": max(1.0, float(row["true"])), "one": 1.0,
             "released": None if row["released"] is None else max(1.0, float(row["released"])),
@@ -566,18 +568,20 @@ def _sizes(rounds: Rounds) -> Chart:
     return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 
 
-def chart(result: Any) -> Chart:
+def chart(result: object) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
     Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_dict()` is its
     Vega-Lite definition, for other tools.
     """
-    makers: dict[type, Callable[[Any], Chart]] = {
-        Plan: plan_chart, Comparison: frontier_chart, Simulation: simulation_chart, Release: release_chart,
-    }  # fmt: skip
-    for kind, make in makers.items():
-        if isinstance(result, kind):
-            return make(result)
+    if isinstance(result, Plan):
+        return plan_chart(result)
+    if isinstance(result, Comparison):
+        return frontier_chart(result)
+    if isinstance(result, Simulation):
+        return simulation_chart(result)
+    if isinstance(result, Release):
+        return release_chart(result)
     if isinstance(result, Sequence) and result:
         if all(isinstance(comparison, Comparison) for comparison in result):
             charts, words = [frontier_chart(comparison) for comparison in result], describe_comparisons(result)

@@ -7,29 +7,35 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dphist.accounting.profile import certified_delta
 from dphist.certificate.numbers import half_width, rounding_step
 from dphist.certificate.proof import is_difference, is_perhaps_reduced, plan_of
 from dphist.certificate.reading import match_values, read_certificate
 from dphist.certificate.request import MARGIN, AnyRequest, SketchRequest, count_column
-from dphist.certificate.schema import Findings, decode
+from dphist.certificate.schema import Counts, Findings, Statement, decode
 from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.model import Plan, RoundsNoise
 from dphist.planning.utility import count_noise
+from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.result import Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.signatures import Trust
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dphist.aliases import ArrowColumn, JsonObject
+
+Numbers = FloatArray | IntArray
 
 CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
 # Kinds of counts for which a report computes intervals if the release has none.
@@ -54,24 +60,33 @@ _SELECTION_POINTS: Final = 121
 
 
 @dataclass(frozen=True)
-class ReportColumn:
-    """A column of texts as `label_item` makes them, of numbers rounded to `digits`, of margins, or of intervals.
+class TextColumn:
+    """A column of texts as `label_item` makes them: a missing item is None, and an empty one an empty text."""
 
-    A missing item is None, and an empty one an empty text. The values of intervals are their lower ends; `half` is
-    half their width if they are the counts ± `half`.
+    name: str
+    values: tuple[str | None, ...]
+    by_number: bool = False
+    kind: ClassVar = "text"
+
+    def texts(self, first: int) -> list[str]:
+        return ["(missing)" if text is None else text or "(empty)" for text in self.values[:first]]
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers rounded to `digits`, of margins, or of intervals.
+
+    The values of intervals are their lower ends; `half` is half their width if they are the counts ± `half`.
     """
 
     name: str
-    kind: Literal["text", "number", "margin", "interval"]
-    values: tuple[Any, ...]
+    kind: Literal["number", "margin", "interval"]
+    values: tuple[float, ...]
     digits: int = 0
-    by_number: bool = False
     upper: tuple[float, ...] = ()
     half: float | None = None
 
     def texts(self, first: int) -> list[str]:
-        if self.kind == "text":
-            return ["(missing)" if text is None else text or "(empty)" for text in self.values[:first]]
         numbers, *upper = (
             [f"{value:,.{self.digits}f}" for value in values[:first]]
             for values in (self.values, *([self.upper] if self.kind == "interval" else []))
@@ -89,21 +104,30 @@ class ReleasedRows:
     release has no intervals and they can be computed.
     """
 
-    columns: tuple[ReportColumn, ...]
-    items: tuple[str, ...]
+    labels: tuple[TextColumn, ...]
+    numbers: tuple[NumberColumn, ...]
     count: str
     total: int
     width: float | None
     level: float
 
     @property
+    def columns(self) -> tuple[TextColumn | NumberColumn, ...]:
+        return self.labels + self.numbers
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The names of the item columns."""
+        return tuple(column.name for column in self.labels)
+
+    @property
     def counts(self) -> tuple[float, ...]:
-        return self.columns[self.place].values
+        return self.numbers[self._place].values
 
     @property
     def margins(self) -> tuple[float, ...] | None:
         """Half the width of the interval of each count, in a release in rounds."""
-        after = self.columns[self.place + 1 : self.place + 2]
+        after = self.numbers[self._place + 1 : self._place + 2]
         return after[0].values if after and after[0].kind == "margin" else None
 
     @property
@@ -112,7 +136,7 @@ class ReleasedRows:
         margins: Iterable[float] | None = self.margins
         if margins is None:
             # They follow the counts, or the standard errors of the counts.
-            after = (one for one in self.columns[self.place + 1 : self.place + 3] if one.kind == "interval")
+            after = (one for one in self.numbers[self._place + 1 : self._place + 3] if one.kind == "interval")
             interval = next(after, None)
             if interval is None or interval.half is None:
                 return None if interval is None else (interval.values, interval.upper)
@@ -123,11 +147,11 @@ class ReleasedRows:
     @property
     def place(self) -> int:
         """Of the counts among the columns."""
-        return next(
-            place
-            for place, column in enumerate(self.columns)
-            if place >= len(self.items) and column.name == self.count
-        )
+        return len(self.labels) + self._place
+
+    @property
+    def _place(self) -> int:
+        return [column.name for column in self.numbers].index(self.count)
 
     def first(self, number: int) -> tuple[list[str], list[list[str]]]:
         """Names of all columns and the first rows as texts."""
@@ -149,7 +173,7 @@ def digits_of(deviation: float) -> int:
     return max(0, 1 - math.floor(math.log10(deviation)))
 
 
-def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -> ReleasedRows:
+def rows_of(table: pa.Table, plan: Plan, request: AnyRequest, decimals: int | None) -> ReleasedRows:
     """The rows of a release from its Arrow table."""
     name, asked = count_column(request, table), request.interval
     place, in_rounds = table.column_names.index(name), plan.noise.in_rounds
@@ -158,13 +182,15 @@ def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    columns = [_text_column(title, ordered.column(title)) for title in table.column_names[:place]]
+    labels = tuple(_text_column(title, ordered.column(title)) for title in table.column_names[:place])
+    columns = []
     # The intervals of the release, or else those of its noise. Margins say the same as the intervals of counts.
     width: float | None = None
-    ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
+    ends: Mapping[str, Numbers] = {} if asked is None else numbers
     if asked is None and counts_kind(plan, request) in WITH_INTERVALS:
         width = half_width(plan, LEVEL) + rounding_step(decimals) / 2.0
-        ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
+        middle = counts.astype(np.float64)
+        ends = {f"{name}_low": middle - width, f"{name}_high": middle + width}
     bounded = [title for title in numbers if f"{title}_low" in ends and f"{title}_high" in ends]
     hidden = {f"{title}{end}" for title in bounded for end in ("_low", "_high")} if asked is not None else set()
     for title in numbers:
@@ -172,9 +198,9 @@ def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -
             continue
         values = _round_all(numbers[title][by_size], digits[title])
         if in_rounds and title == MARGIN:
-            columns.append(ReportColumn(f"{MARGIN} ({100 * level:g} %)", "margin", values, digits[name]))
+            columns.append(NumberColumn(f"{MARGIN} ({100 * level:g} %)", "margin", values, digits[name]))
             continue
-        columns.append(ReportColumn(_printable(title), "number", values, digits[title]))
+        columns.append(NumberColumn(_printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # An interval follows its number, or the standard error of its number.
         follows = base in bounded and (title != base or f"{base}_standard_error" not in numbers)
@@ -182,19 +208,17 @@ def rows_of(table: Any, plan: Plan, request: AnyRequest, decimals: int | None) -
             low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
             label = f"{100 * level:g} % interval" + (f" of {_printable(base)}" if len(bounded) > 1 else "")
             half = width if base == name else None
-            columns.append(ReportColumn(label, "interval", low, digits[base], upper=high, half=half))
-    return ReleasedRows(
-        tuple(columns), tuple(column.name for column in columns[:place]), _printable(name), table.num_rows, width,
-        level,
-    )  # fmt: skip
+            columns.append(NumberColumn(label, "interval", low, digits[base], upper=high, half=half))
+    return ReleasedRows(labels, tuple(columns), _printable(name), table.num_rows, width, level)
 
 
-def _numbers(column: Any) -> NDArray[Any]:
-    whole = str(column.type).startswith("int") and not column.null_count
-    return np.asarray(column.to_pylist(), dtype=np.int64 if whole else np.float64)
+def _numbers(column: ArrowColumn) -> Numbers:
+    if str(column.type).startswith("int") and not column.null_count:
+        return np.asarray(column.to_pylist(), dtype=np.int64)
+    return np.asarray(column.to_pylist(), dtype=np.float64)
 
 
-def _text_column(name: str, column: Any) -> ReportColumn:
+def _text_column(name: str, column: ArrowColumn) -> TextColumn:
     import pyarrow as pa
 
     try:
@@ -210,14 +234,14 @@ def _text_column(name: str, column: Any) -> ReportColumn:
         for value in values
     )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return ReportColumn(_printable(name), "text", tuple(texts), by_number=is_number)
+    return TextColumn(_printable(name), tuple(texts), is_number)
 
 
 def _printable(name: str) -> str:
     return label_item(printable(name))
 
 
-def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
+def _round_all(values: Numbers, digits: int) -> tuple[float, ...]:
     numbers = (round(float(value), digits) for value in values.tolist())
     return tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in numbers)
 
@@ -249,7 +273,7 @@ class Selection:
     # How many of the items that pass are kept, if a user limit replaces a top-k step.
     largest: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "axis": self.axis,
             "largest_of_those_that_pass": self.largest,
@@ -295,8 +319,8 @@ def selection_of(plan: Plan, request: AnyRequest, decimals: int | None = None) -
 
 
 def selection_errors(
-    plan: Plan, counts: NDArray[Any], lower: int = 1, *, decimals: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    plan: Plan, counts: IntArray, lower: int = 1, *, decimals: int | None = None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Probability of release by true count; bias and standard deviation of the error of released counts."""
     probability, bias, variance = count_noise(plan.noise).released(counts - (lower - 1))
     return probability, bias, np.sqrt(variance + rounding_step(decimals) ** 2 / 12.0)
@@ -356,7 +380,7 @@ class Rounds:
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
         return min(len(self.users), max(max(above, default=0) + 2, 4))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "found": [vars(step) for step in self.steps],
             "users_needed": self.needed,
@@ -412,7 +436,7 @@ class Origin:
 class Facts:
     """Everything in a report, as numbers and names; `dphist.report.words` turns them into sentences."""
 
-    document: Mapping[str, Any]
+    stated: Statement
     plan: Plan
     verified: Verification
     origin: Origin
@@ -427,9 +451,9 @@ class Facts:
     def private(self) -> bool:
         return self.verified.private
 
-    @cached_property
+    @property
     def request(self) -> AnyRequest:
-        return decode(self.document).request
+        return self.stated.request
 
     @property
     def delta_certified(self) -> float:
@@ -451,7 +475,7 @@ def gather_facts(
     if isinstance(release, Release) and certificate is None:
         if public_key is not None:
             raise InvalidParameter("public_key needs a written release: pass its path")
-        document: dict[str, Any] | None = release.document()
+        document: JsonObject | None = release.document()
         rows = release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
@@ -482,7 +506,7 @@ def refuse_unverified(verified: Verification) -> None:
         raise NotVerified(printable(message))
 
 
-def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
+def facts_of(document: JsonObject, table: pa.Table, verified: Verification, origin: Origin) -> Facts:
     stated = decode(document)
     plan, request = plan_of(stated.plan), stated.request
     kind, rows = counts_kind(plan, request), rows_of(table, plan, request, stated.counts.decimals)
@@ -490,24 +514,24 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     if isinstance(plan.noise, RoundsNoise) and findings is not None:
         rounds = rounds_of(plan.noise, findings, request)
     summary = summarize(
-        plan, request, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
+        plan, request, items=rows.total, largest=largest_users(rows, kind, stated.counts),
         private=verified.private, findings=findings,
         margins=None if rows.margins is None else np.array(rows.margins, dtype=np.float64),
     )  # fmt: skip
     return Facts(
-        document, plan, verified, origin, kind, rows, selection_of(plan, request, stated.counts.decimals),
+        stated, plan, verified, origin, kind, rows, selection_of(plan, request, stated.counts.decimals),
         curve_of(plan), rounds, summary,
     )  # fmt: skip
 
 
-def largest_users(rows: ReleasedRows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
+def largest_users(rows: ReleasedRows, kind: CountsKind, counts: Counts) -> float | None:
     """Users of the largest item, apart from noise; a sketch overestimates them by at most the offset."""
-    spare = (counts["offset"] or 0.0) if kind == "sketch" else 0.0
+    spare = (counts.offset or 0.0) if kind == "sketch" else 0.0
     return rows.counts[0] - spare if rows.total else None
 
 
 def _origin(
-    document: dict[str, Any],
+    document: JsonObject,
     address: str,
     certificate: str | os.PathLike[str] | None,
     public_key: str | os.PathLike[str] | None,

@@ -9,16 +9,20 @@ import os
 from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
+from dphist.certificate.schema import Certificate
 from dphist.display import printable
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, ReleasedRows, gather_facts
+from dphist.report.facts import Facts, ReleasedRows, TextColumn, gather_facts
+
+if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
 
 # Marks the files that a later report may replace.
 PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
@@ -53,7 +57,7 @@ def make_report(
     return render(gather_facts(release, certificate=certificate, public_key=public_key))
 
 
-def report_data(facts: Facts) -> dict[str, Any]:
+def report_data(facts: Facts) -> JsonObject:
     """The report as plain data with the keys of `dphist report --json`; docs/report.md explains them."""
     charts = [{"name": c.name, "title": c.title, "words": c.words} for c in report_charts(facts)]
     return {**words.describe(facts), "charts": charts}
@@ -68,7 +72,8 @@ def render(facts: Facts) -> str:
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
     environment.filters |= {"breakable": _breakable, "base64": _base64}
     data, shown = page_data(facts.rows)
-    certificate = facts.origin.certificate
+    certificate, stated = facts.origin.certificate, facts.stated
+    name = stated.output.name if isinstance(stated, Certificate) else "release"
     return environment.get_template("report.html").render(
         r=described,
         strip=[("Items", summary.headline, ""), *((label, *_split(text)) for label, text in first)],
@@ -100,7 +105,7 @@ def render(facts: Facts) -> str:
         certificate=certificate,
         # The download is the certificate as written; the text on the page has no invisible characters.
         certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),
-        certificate_name=printable(f"{facts.document.get('output', {}).get('name', 'release')}.certificate.json"),
+        certificate_name=printable(f"{name}.certificate.json"),
     )
 
 
@@ -145,14 +150,15 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 def _page_json(rows: ReleasedRows, shown: int) -> str:
     """JSON without `<`, so that it cannot end its script."""
-    columns: list[dict[str, Any]] = []
+    columns: list[JsonObject] = []
     for column in rows.columns:
-        if column.kind == "text":
-            values: dict[str, Any] = {"number": column.by_number, "values": column.values[:shown]}
+        head = {"name": column.name, "kind": column.kind}
+        if isinstance(column, TextColumn):
+            columns.append({**head, "digits": 0, "number": column.by_number, "values": column.values[:shown]})
         elif column.half is not None:
-            values = {"of": rows.place, "half": column.half}
+            columns.append({**head, "digits": column.digits, "of": rows.place, "half": column.half})
         else:
-            values = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
-        columns.append({"name": column.name, "kind": column.kind, "digits": column.digits, **values})
+            ends = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
+            columns.append({**head, "digits": column.digits, **ends})
     data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -6,13 +6,14 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dphist import __version__
 from dphist.certificate.numbers import half_width
 from dphist.certificate.request import AnyRequest, EventsRequest, HistogramRequest, SketchRequest
+from dphist.certificate.schema import Certificate, SumFacts, VectorFacts
 from dphist.certificate.sentences import NO_GUARANTEE, caveats, conditions, guarantee, guarantee_facts, not_covered
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.model import Budget
@@ -20,6 +21,9 @@ from dphist.planning.explain import MECHANISMS
 from dphist.proof.verdict import guess_words
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, doubts
 from dphist.report.facts import WITH_INTERVALS, Facts, Rounds, Selection, Step, digits_of
+
+if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
 
 # Odds change by more than a factor of SLACK e^epsilon with a probability of at most DELTAS delta (see `beliefs`).
 SLACK: Final = 1.1
@@ -41,9 +45,9 @@ _SEEDED_PLAN: Final = "The noise comes from a seed: what was proved holds for th
 _RELY: Final = "For that you rely on the people who made the release."
 
 
-def describe(facts: Facts) -> dict[str, Any]:
+def describe(facts: Facts) -> JsonObject:
     """Everything that a report says except its rows and charts, by the keys of `dphist report --json`."""
-    certificate, rounds, rows = facts.origin.certificate, facts.rounds, facts.rows
+    certificate, rounds, rows, stated = facts.origin.certificate, facts.rounds, facts.rows, facts.stated
     texts = {
         "title": _title(facts),
         "lead": _lead(facts),
@@ -75,11 +79,12 @@ def describe(facts: Facts) -> dict[str, Any]:
         "rows": facts.rows.total,
         "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
-        "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
+        "booking": {key: str(value) for key, value in asdict(stated.booking).items()} if stated.booking else None,
         "not_covered": list_uncovered(facts),
         "certificate": (
-            None if certificate is None
-            else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}
+            {"place": facts.origin.place, "self_sha256": stated.self_sha256}
+            if certificate is not None and isinstance(stated, Certificate)
+            else None
         ),
         "certificate_note": None if certificate is not None else _NO_CERTIFICATE,
         "verify": _verify_command(facts),
@@ -87,7 +92,7 @@ def describe(facts: Facts) -> dict[str, Any]:
     return {key: make_printable(value) for key, value in texts.items()}
 
 
-def make_printable(value: Any) -> Any:
+def make_printable(value: object) -> object:
     """Texts from others, without characters that move a cursor, reverse a line or cannot be encoded."""
     if isinstance(value, str):
         return printable(value)
@@ -215,7 +220,7 @@ def _lead(facts: Facts) -> str:
 
 def _about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
-    document, request, also = facts.document, facts.request, _also_released(facts)
+    stated, request, also = facts.stated, facts.request, _also_released(facts)
     about = {"counted": f"users per {', '.join(facts.rows.items)}{f', with {also}' if also else ''}"}
     if facts.kind not in ("users", "estimates"):
         about["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
@@ -230,9 +235,9 @@ def _about(facts: Facts) -> dict[str, str]:
             about["source" if key == "input" else key] = (
                 ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             )
-    about |= {"created": str(document.get("created")), "made_by": f"dphist {document.get('dphist')}"}
-    if "output" in document:
-        about["sha256"] = str(document["output"].get("sha256"))
+    about |= {"created": stated.created, "made_by": f"dphist {stated.dphist}"}
+    if isinstance(stated, Certificate):
+        about["sha256"] = stated.output.sha256
     return about
 
 
@@ -445,7 +450,7 @@ def _listed(facts: Facts) -> bool:
 
 def _total(facts: Facts) -> list[str]:
     """How far off the sum of all counts is; nothing for a single count."""
-    rows, counts = facts.rows.total, facts.document["counts"]
+    rows, counts = facts.rows.total, facts.stated.counts
     if rows < 2:
         return []
     missing = "" if _listed(facts) else ", and items below the threshold are missing"
@@ -455,7 +460,7 @@ def _total(facts: Facts) -> list[str]:
             "Totals: the errors of counts are related, so the margin of a sum does not follow from the margins of "
             f"its parts. {users}"
         ]
-    covariance, variance = counts["covariance"], counts["standard_error"] ** 2
+    covariance, variance = counts.covariance or 0.0, (counts.standard_error or 0.0) ** 2
     error = figure(math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance)))
     how = f"the noise of one count times the square root of {rows:,}"
     if covariance > 0.0:
@@ -511,7 +516,7 @@ def selection_words(selection: Selection) -> str:
 
 def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
     """Label, value and meaning of the budget, the mechanism, the noise, the threshold and the bounds."""
-    plan, budget, counts = facts.plan, facts.plan.budget, facts.document["counts"]
+    plan, budget, covariance = facts.plan, facts.plan.budget, facts.stated.counts.covariance
     numbers = [
         (
             "Epsilon (ε)", upper_figure(budget.epsilon, 6),
@@ -539,11 +544,11 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
             f"{figure(plan.total_noise)} (one standard deviation){selected}.",
         ),
     ]  # fmt: skip
-    if counts["covariance"] != 0.0:
+    if covariance:
         meaning = (
             "Standard deviation of the noise that all counts share. It cancels in differences, not in totals."
         )
-        numbers.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
+        numbers.append(("Shared noise", figure(math.sqrt(covariance)), meaning))
     limit, _, more = facts.summary.limit_words.partition("; ")
     numbers += [*_threshold(facts), ("Items per user", limit, f"{more[:1].upper()}{more[1:]}." if more else "")]
     if plan.contract.max_nonzero is not None:
@@ -553,35 +558,35 @@ def _numbers(facts: Facts) -> list[tuple[str, str, str]]:
         elif facts.request.top is not None:
             label, meaning = "Largest counts", "At most this many counts are released; the next one is subtracted."
         numbers.append((label, f"{plan.contract.max_nonzero:,}", meaning))
-    for one in facts.document.get("sums", ()):
-        if one["kind"] == "vector":
-            what = f"Standard error of each of {', '.join(one['columns'])}; each user's own vector"
-            meaning = f"{what} is clipped to a Euclidean norm of {one['norm']:g}."
-            numbers.append((f"Noise of {one['name']}", figure(one["standard_error"]), meaning))
+    for one in facts.stated.sums or ():
+        if isinstance(one, VectorFacts):
+            what = f"Standard error of each of {', '.join(one.columns)}; each user's own vector"
+            meaning = f"{what} is clipped to a Euclidean norm of {one.norm:g}."
+            numbers.append((f"Noise of {one.name}", figure(one.standard_error), meaning))
             continue
-        bounds = f"each user's own sum is clamped to {one['low']:g} to {one['high']:g}"
-        if one["kind"] == "sum":
-            error, what = figure(one["standard_error"]), f"sum of {one['column']}"
+        bounds = f"each user's own sum is clamped to {one.low:g} to {one.high:g}"
+        if isinstance(one, SumFacts):
+            error, what = figure(one.standard_error), f"sum of {one.column}"
         else:
-            error = f"{figure(one['own_standard_error'])}/n"
-            what = f"mean of {one['column']} over n users, or slightly more"
-        numbers.append((f"Noise of {one['name']}", error, f"Standard error of the {what}; {bounds}."))
+            error = f"{figure(one.own_standard_error)}/n"
+            what = f"mean of {one.column} over n users, or slightly more"
+        numbers.append((f"Noise of {one.name}", error, f"Standard error of the {what}; {bounds}."))
     return numbers
 
 
 def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
-    counts = facts.document["counts"]
-    if counts["threshold"] is None:
+    counts = facts.stated.counts
+    if counts.threshold is None:
         return [("Threshold", "none", "Every item of the public list is released.")]
     meaning = "Only counts that exceed this with their noise are released. That hides items with few users."
-    if counts["offset"] is None:
-        return [("Threshold", figure(counts["threshold"]), meaning)]
-    lower = counts["lower_threshold"]
+    if counts.offset is None:
+        return [("Threshold", figure(counts.threshold), meaning)]
+    lower = counts.lower_threshold or 1
     parts = f"the offset + {f'{lower - 1:,} + ' if lower > 1 else ''}{figure(facts.plan.noise.threshold)}"
     offset = "The noisy count after the largest ones. It was subtracted from all counts and added back."
     return [
-        ("Threshold", figure(counts["threshold"]), f"{meaning} It is {parts}."),
-        ("Offset", figure(counts["offset"]), offset),
+        ("Threshold", figure(counts.threshold), f"{meaning} It is {parts}."),
+        ("Offset", figure(counts.offset), offset),
     ]
 
 

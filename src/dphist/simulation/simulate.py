@@ -286,7 +286,7 @@ def simulate(
     # Checked before any data is read.
     given_limits, given_tops = _whole_numbers("limits", limits), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
-        which = " or --zipf, not both" if zipf is not None else ", or --zipf for synthetic data"
+        which = " or <--zipf>, not both" if zipf is not None else ", or <--zipf> for synthetic data"
         raise InvalidParameter(f"give public data{which}")
     if zipf is None:
         population = _count_population(source, budget, columns)
@@ -302,7 +302,7 @@ def simulate(
     candidates += [predict(budget, population, "limit", limit) for limit in bounds]
     candidates += [predict(budget, population, "top", top) for top in steps]
     if not candidates:
-        raise InvalidParameter("there is no candidate: give --limits or --tops")
+        raise InvalidParameter("there is no candidate: give <--limits> or <--tops>")
     return Simulation(population, budget, wanted, tuple(candidates))
 
 
@@ -317,7 +317,7 @@ def _count_population(source: object, budget: Budget, columns: dict[str, Any]) -
             raise InvalidParameter(f"simulate has no {name!r}")
     for name in ("user", "item"):
         if columns.get(name) is None:
-            raise InvalidParameter(f"give the column of the {name} with --{name}")
+            raise InvalidParameter(f"give the column of the {name} with <--{name}>")
     given = {name: value for name, value in columns.items() if value is not None}
     # A release request, so that the columns are read in the same way.
     request = Request(

@@ -116,7 +116,7 @@ def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
     if place.is_dir():
         raise OutputError(f"cannot write {name}: it is a folder")
     if not force and os.path.lexists(place):
-        raise OutputError(f"{name} already exists: choose another name, or replace it with --force")
+        raise OutputError(f"{name} already exists: choose another name, or replace it with <--force>")
     return place
 
 

@@ -173,7 +173,7 @@ def check_executors(session: SparkSession) -> None:
     if problem:
         raise InputError(
             f"Spark's executors cannot draw noise: {problem}. They need this dphist: set PYSPARK_PYTHON to a "
-            "Python that has it, or ship an environment with --spark-conf spark.archives=..."
+            "Python that has it, or ship an environment with <--spark-conf> spark.archives=..."
         )
     _checked_sessions.add(session)
 

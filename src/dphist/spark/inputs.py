@@ -445,7 +445,7 @@ def remote_source(session: SparkSession, paths: list[str], kind: str, what: str,
     if "No FileSystem for scheme" in message:
         raise InputError(
             f"this Spark cannot read {scheme_of(paths[0])}:// addresses: add a package for them, such as with "
-            "--spark-conf spark.jars.packages=..."
+            "<--spark-conf> spark.jars.packages=..."
         )
     raise InputError(f"{what} cannot be read: Spark does not reach it, or it is damaged or has another format")
 

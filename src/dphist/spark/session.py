@@ -76,7 +76,9 @@ def session_for(source: object, resources: Resources, cluster: Cluster) -> Itera
             yield new
         return
     if cluster != Cluster():
-        raise InvalidParameter("--master and --spark-conf are for a new Spark session, but one is there already")
+        raise InvalidParameter(
+            "<--master> and <--spark-conf> are for a new Spark session, but one is there already"
+        )
     if not is_supported(session.version):
         raise InputError(f"the Spark engine needs Spark 4, but this session is Spark {session.version}")
     # Invalid resources are an error, even if the session ignores them.

@@ -1,0 +1,69 @@
+"""What long commands share: progress bars, and a clean end on a signal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from dphist.cli.base import write_error
+from dphist.publishing import interruptible
+
+if TYPE_CHECKING:
+    from dphist.aliases import JsonObject
+    from dphist.releasing.request import Watcher
+
+
+@contextmanager
+def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
+    """Progress bars on a terminal. They show shares of the work, never a number from the data."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(step: str, share: float) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=1.0)
+            bars.update(tasks[step], completed=share)
+
+        yield watch
+
+
+class Stopped(typer.Exit):
+    """A command was stopped by a signal. `booking` is what stays booked."""
+
+    message = ""
+    booking: JsonObject | None = None
+
+
+@contextmanager
+def stoppable() -> Iterator[list[object]]:
+    """On a signal, print what was written or stays booked, and exit with the code that a shell expects.
+
+    The caller appends to the list what was written.
+    """
+    placed: list[object] = []
+    try:
+        with interruptible():
+            yield placed
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        done = "nothing was written"
+        if placed:
+            address = getattr(placed[0], "address", None)
+            done = "the output was already written" + (f" to {address}" if address else "")
+        booking = getattr(stopped, "booking", None)
+        if booking is not None and not placed:
+            done += f". {booking['summary']}"
+        write_error(f"Interrupted: {done}.")
+        ended = Stopped(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143))
+        ended.message, ended.booking = f"Interrupted: {done}", booking
+        raise ended from None
