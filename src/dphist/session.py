@@ -127,7 +127,7 @@ class Session(Grid):
                 ", ".join(booking.spend.document.get("request", {}).get("item", ["-"])),
                 f"{booking.spend.epsilon:g}",
                 f"{booking.spend.delta:g}",
-                "-" if booking.written is None else str(booking.written["address"]),
+                "-" if booking.written is None else booking.written["address"],
             )
             for booking in self.account.bookings
         ]

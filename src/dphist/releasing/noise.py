@@ -14,7 +14,7 @@ threshold. `release_blocks` does so for a whole histogram in this process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
@@ -28,6 +28,7 @@ from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Secret, Task
 from dphist.errors import InvalidParameter
+from dphist.ledger.schema import Receipt
 from dphist.model import LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.request import Request
@@ -369,7 +370,7 @@ class Job:
     rule: Nonzero
     task: Task | RoundsTask
     rng: Rng
-    receipt: Mapping[str, Any] | None
+    receipt: Receipt | None
 
     @property
     def names(self) -> Names:

@@ -13,13 +13,34 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import lru_cache, partial
+from inspect import Signature, signature
 from pathlib import Path
+from textwrap import TextWrapper
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
 from dphist.counting.task import Events, Value, is_frame
-from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
+from dphist.errors import (
+    LARGEST_COUNT,
+    InputError,
+    InvalidParameter,
+    finite_number,
+    flag,
+    is_spark_frame,
+    with_keywords,
+)
 from dphist.model import Budget
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 
@@ -64,6 +85,8 @@ _ledger = partial(Help, "Budget")
 _engine = partial(Help, "Engine", recorded=False)
 _advanced = partial(Help, "Advanced")
 FilePath = str | os.PathLike[str]
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -381,6 +404,45 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
     many = any(get_origin(part) is Sequence for part in members)
     allows_none = hint is Any or NoneType in get_args(hint)
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
+
+
+# Phrases about flags, and their Python equivalents.
+_IN_PYTHON: Final = {
+    "Repeat it for": "A list for",
+    "May be repeated": "Also a list",
+    "may be repeated": "also a list",
+}
+
+
+def _options_help() -> str:
+    """The help of all options as keyword arguments, required ones first."""
+    wrapper = TextWrapper(
+        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+    )
+    lines = []
+    for option in sorted(options(), key=lambda option: not option.required):
+        text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
+        for flags, python in _IN_PYTHON.items():
+            text = text.replace(flags, python)
+        lines.append(wrapper.fill(f"{option.name}: {with_keywords(text)}") + "\n")
+    return "".join(lines)
+
+
+def takes_options_of(
+    request: Callable[Options, Request],
+) -> Callable[[Callable[..., Result]], Callable[Options, Result]]:
+    """Give a function the parameters that `Request` declares, and their help, for type checkers and `help`."""
+
+    def decorate(function: Callable[..., Result]) -> Callable[Options, Result]:
+        types = get_type_hints(request)
+        declared = signature(request).parameters.values()
+        parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
+        function.__signature__ = Signature(parameters, return_annotation=signature(function).return_annotation)  # type: ignore[attr-defined]
+        if function.__doc__ is not None:
+            function.__doc__ = function.__doc__.replace("        types: ", f"{_options_help()}        types: ")
+        return function
+
+    return decorate
 
 
 def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str | None) -> None:

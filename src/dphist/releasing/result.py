@@ -27,6 +27,7 @@ from dphist.counting.columns import arrow_numbers, is_series, take_rows
 from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
+from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan, Proof
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
@@ -131,10 +132,10 @@ class Release:
     added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     request: AnyRequest = field(default_factory=HistogramRequest)
     input_form: Form | None = None
-    written: Any = None
+    written: Written | None = None
     sums: tuple[NDArray[np.float64], ...] = ()
     findings: Findings | None = None
-    receipt: Mapping[str, Any] | None = None
+    receipt: Receipt | None = None
     created: str = field(default_factory=now)
     total: int | None = None
     decimals: int | None = None
