@@ -32,7 +32,7 @@ from dphist.aliases import JsonObject
 from dphist.certificate.text import certificate_text, signed_bytes
 from dphist.display import Listing
 from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, one_of
-from dphist.files import checked_path
+from dphist.files import PathLike, checked_path
 from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
@@ -74,7 +74,6 @@ from dphist.publishing import (
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
     SIGNATURE,
-    PathLike,
     examine_signature,
     read_public_key,
     read_small,

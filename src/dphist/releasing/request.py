@@ -19,10 +19,10 @@ from textwrap import TextWrapper
 from types import NoneType, UnionType
 from typing import (
     Annotated,
-    Any,
     Final,
     Literal,
     ParamSpec,
+    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -30,6 +30,7 @@ from typing import (
     get_type_hints,
 )
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
 from dphist.counting.task import Events, Value, is_frame
 from dphist.errors import (
@@ -85,6 +86,7 @@ _ledger = partial(Help, "Budget")
 _engine = partial(Help, "Engine", recorded=False)
 _advanced = partial(Help, "Advanced")
 FilePath = str | os.PathLike[str]
+Json: TypeAlias = "bool | int | float | str | list[Json] | None"
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -94,7 +96,7 @@ class Request(Asked):
     """All options of a release. `input`, `types` and `progress` are not flags."""
 
     # fmt: off
-    input: Any
+    input: object
     _: KW_ONLY
     user: Annotated[str, _input("COLUMN", "Column that identifies the user.")]
     item: Annotated[str | Sequence[str], _input("COLUMN",
@@ -120,7 +122,7 @@ class Request(Asked):
         "are found in rounds and then measured]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
         "Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]")] = None
-    known: Annotated[Any, _limit("FILE",
+    known: Annotated[object, _limit("FILE",
         "Without a limit: items that are public already, such as last week's release. They are measured without "
         "being found again.")] = None
     top: Annotated[int | None, _limit("K",
@@ -131,7 +133,7 @@ class Request(Asked):
         "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
         "is subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
         "items, nothing is released.")] = None
-    items: Annotated[Any, _limit("FILE",
+    items: Annotated[object, _limit("FILE",
         "Public list of items. Exactly these items are counted and released.")] = None
     lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
@@ -319,14 +321,14 @@ class Request(Asked):
         user = columns[0].name
         return None if source is None else Events(source, user, columns, null_items=self.null_items)
 
-    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, everything: bool = False) -> JsonObject:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.
 
         A certificate is published, and folders may name people, projects and machines. With `everything`, options
         that affect neither privacy nor the numbers are included, and folders.
         """
         recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded or everything}
-        data: dict[str, Any] = {}
+        data: JsonObject = {}
         for entry in fields(self):
             if entry.name in recorded:
                 # Compared as JSON, because frames can only be compared with frames.
@@ -358,7 +360,7 @@ class Option:
     required: bool
     allows_none: bool
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise `InvalidParameter` for a value of another type."""
         name = flag(self.name)
         if isinstance(value, str) and value in self.words:
@@ -371,8 +373,8 @@ class Option:
             finite_number(self.name, value)
         if self.kind is int:
             # A seed may be any whole number.
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or (self.name != "seed" and not 1 <= value <= LARGEST_COUNT):
+            whole = value if isinstance(value, int) and not isinstance(value, bool) else None
+            if whole is None or (self.name != "seed" and not 1 <= whole <= LARGEST_COUNT):
                 words = "".join(f" or {word}" for word in self.words)
                 raise InvalidParameter(
                     f"{name} must be a whole number from 1 to {LARGEST_COUNT}{words}, not {value!r}"
@@ -397,12 +399,12 @@ def options() -> tuple[Option, ...]:
     return tuple(sorted(declared, key=lambda option: PANELS.index(option.help.panel)))
 
 
-def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
+def _option(name: str, hint: object, help: Help, *, required: bool) -> Option:
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words = tuple(word for part in members if get_origin(part) is Literal for word in get_args(part))
-    kinds = [part for part in members if part in (bool, int, float, str, Any)]
+    kinds = [part for part in members if isinstance(part, type) and part in (bool, int, float, str, object)]
     many = any(get_origin(part) is Sequence for part in members)
-    allows_none = hint is Any or NoneType in get_args(hint)
+    allows_none = hint is object or NoneType in get_args(hint)
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
 
 
@@ -453,7 +455,7 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str 
         raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
 
 
-def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
+def _as_json(value: object, *, hide_secrets: bool = False) -> Json:
     """Plain values; a frame is recorded by its type."""
     if isinstance(value, (bool, int, float)) or value is None:
         # RFC 8785, the form that digests are of, has no larger whole numbers.
@@ -466,7 +468,7 @@ def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
-def _without_folders(value: Any) -> Any:
+def _without_folders(value: Json) -> Json:
     """The name of a file or of the last folder. Addresses with a scheme, such as s3://, are unchanged."""
     if isinstance(value, list):
         return [_without_folders(element) for element in value]
@@ -475,10 +477,10 @@ def _without_folders(value: Any) -> Any:
     return value.rstrip("/").rpartition("/")[2] or value
 
 
-def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(values: Mapping[str, object]) -> JsonObject:
     """The values by option name. Raises `InvalidParameter` for an unknown or repeated key."""
     known = {entry.name for entry in fields(Request)} - {"progress"}
-    given: dict[str, Any] = {}
+    given: JsonObject = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
@@ -491,7 +493,7 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def request_from(values: Mapping[str, Any]) -> Request:
+def request_from(values: Mapping[str, object]) -> Request:
     """A request from option names and values; names may have - or _."""
     given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
@@ -500,7 +502,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
     return Request(**given)
 
 
-def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_request(path: str | os.PathLike[str]) -> JsonObject:
     """The options in a TOML request file."""
     try:
         return _by_name(tomllib.loads(Path(path).read_text(encoding="utf-8")))

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule, top_k_keeps, with_lower_threshold
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
@@ -319,7 +321,7 @@ def _add_noise(job: Job, counted: Counted, target: Target | None, placed: Placed
     # If a limit on items per user replaced the top-k step, --top keeps the largest noisy counts.
     noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
-    added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
+    added = job.columns.numbers(np.asarray(noisy.counts, np.float64), noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
     input_form = frame_form(request.input) if is_frame(request.input) else None
     return replace(job.complete(noisy), counts=counts, added=added, input_form=input_form)

@@ -39,8 +39,7 @@ from dphist.certificate.reading import Absent, Readback, match_values, read_cert
 from dphist.certificate.request import SketchRequest
 from dphist.certificate.schema import Certificate, decode, output_of
 from dphist.certificate.statement import now, statement_of
-from dphist.certificate.text import parse_certificate, same_json
-from dphist.certificate.verify import examine
+from dphist.certificate.text import parse_certificate, same_json, signed_bytes
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.files import open_regular
 from dphist.ledger import Ledger
@@ -68,7 +67,7 @@ from dphist.proof.searches import fraction_up
 from dphist.publishing import lock_folder, own_work_folders, place, publish, remove_leftovers
 from dphist.releasing.request import Request, check_booking
 from dphist.releasing.result import Names, Release
-from dphist.signatures import NO_TRUST
+from dphist.signatures import CERTIFICATE_DOMAIN, examine_signature
 
 
 def spend_of(planned: Plan, accounting: str, document: JsonObject | None = None) -> Spend:
@@ -584,10 +583,8 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
-    written = Written(
-        target.title(), target.certificate_title(), stated.output.sha256,
-        signed_by=examine(document, target.address, target.certificate_path, NO_TRUST).fingerprint,
-    )  # fmt: skip
+    _, signed_by, _ = examine_signature(document, signed_bytes(document), CERTIFICATE_DOMAIN, None)
+    written = Written(target.title(), target.certificate_title(), stated.output.sha256, signed_by=signed_by)
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, stated.private,
         Names(items, request.count_name), offset=stated.counts.offset, added=numbers,

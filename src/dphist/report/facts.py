@@ -452,7 +452,7 @@ def gather_facts(
         if public_key is not None:
             raise InvalidParameter("public_key needs a written release: pass its path")
         document: dict[str, Any] | None = release.document()
-        rows = release.to_arrow()
+        rows: Any = release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
     else:
