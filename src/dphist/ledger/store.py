@@ -667,7 +667,7 @@ class Ledger:
 
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
         """Record that the release of a booking was written, and where. Its cost stays the same."""
-        self._note(booking, SettlementBody(booking=booking.number, sha256=sha256, address=address))
+        self._note(booking, SettlementBody(booking=booking.number, sha256=str(sha256), address=str(address)))
 
     def note_run(self, booking: Booking) -> None:
         """Record that the booking of an id is used again; raises after a few times."""
