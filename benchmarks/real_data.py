@@ -45,8 +45,7 @@ def row(path: Path, options: dict[str, Any], folder: Path) -> str:
     )
     seconds = time.perf_counter() - start
     assert dphist.verify(output).verified
-    table = found.to_arrow()
-    counts = dict(zip(table.column("item").to_pylist(), table.column("count").to_pylist(), strict=True))
+    counts = dict(zip(found.items.to_pylist(), found.counts.tolist(), strict=True))
     errors = [abs(count - truth[item]) for item, count in counts.items()]
     asked = " ".join(f"{name.replace('_', '-')} {value}" for name, value in options.items())
     return (

@@ -125,10 +125,9 @@ def measure(path: Path, epsilon: float, goal: Any, runs: int) -> dict[str, float
             str(path), user="user", item="item", epsilon=epsilon, delta=DELTA, goal=goal, **DEFAULT
         )
         spent = time.process_time() - begun
-        table = released.to_arrow()
-        items = [str(item) for item in table["item"].to_pylist()]
-        counts = dict(zip(items, table["count"].to_pylist(), strict=True))
-        margins = dict(zip(items, table["margin"].to_pylist(), strict=True))
+        items = [str(item) for item in released.items.to_pylist()]
+        counts = dict(zip(items, released.counts.tolist(), strict=True))
+        margins = dict(zip(items, released.added["margin"].tolist(), strict=True))
         off = sum(abs(counts.get(item, 0.0) - users) for item, users in truth.items())
         held = [abs(counts[item] - truth[item]) <= margins[item] for item in counts]
         top = [counts[item] / truth[item] - 1.0 for item in largest if item in counts]

@@ -121,6 +121,7 @@ def main() -> None:
         given.output.mkdir(parents=True, exist_ok=True)
         for name, result in zip(("top.parquet", "capped.parquet"), releases.values(), strict=True):
             written = result.write(given.output / name, force=True).written
+            assert written is not None
             sys.stdout.write(f"{written.address} and its certificate {written.certificate}\n")
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-    from dphist.aliases import JsonObject
-
     from pyspark.sql import DataFrame as SparkFrame
+
+    from dphist.aliases import JsonObject
 
 Word = TypeVar("Word", bound=str)
 

@@ -14,10 +14,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 from urllib.parse import unquote
 
 from dphist.errors import DphistError, InputError, package
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ _BLOCK: Final = 1 << 20
 _LONGEST_LISTING: Final = 600.0
 
 
-def is_object(address: object) -> bool:
+def is_object(address: object) -> TypeGuard[str]:
     return isinstance(address, str) and _ADDRESS.match(address) is not None
 
 
@@ -96,7 +99,7 @@ def _postgres_without_password(address: str) -> str:
     return f"{scheme}://{user}{host}" + ("?" + "&".join(pairs) if pairs else "")
 
 
-def open_store(address: str) -> tuple[Any, str]:
+def open_store(address: str) -> tuple[fs.FileSystem, str]:
     """The file system of an address and the path in it."""
     store, path = _try(lambda: package("pyarrow.fs").FileSystem.from_uri(address), address)
     return store, path
@@ -132,12 +135,12 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     plain, mark, options = address.partition("?")
     fixed = plain if "*" not in plain else plain[: plain.index("*")].rpartition("/")[0]
     store, start = open_store(f"{fixed}{mark}{options}")
-    fs = package("pyarrow.fs")
+    types = package("pyarrow.fs").FileType
     kind = _try(lambda: store.get_file_info(start), address).type
-    paths = [] if kind == fs.FileType.NotFound else [start]
-    if kind == fs.FileType.Directory:
+    paths = [] if kind == types.NotFound else [start]
+    if kind == types.Directory:
         entries = _entries_below(store, start, address)
-        paths = sorted(entry.path for entry in entries if entry.type == fs.FileType.File)
+        paths = sorted(entry.path for entry in entries if entry.type == types.File)
         if "*" in plain:
             pattern = (start.rstrip("/") + plain[len(fixed) :]).split("/")
             paths = [path for path in paths if matches_pattern(path.split("/"), pattern)]
@@ -148,9 +151,9 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     return [str(_copy(store, path, folder, address)) for path in paths]
 
 
-def _entries_below(store: Any, start: str, address: str) -> list[Any]:
+def _entries_below(store: fs.FileSystem, start: str, address: str) -> list[fs.FileInfo]:
     """All objects below a folder. Raises `InputError` if the list is not complete after `_LONGEST_LISTING`."""
-    found: list[Any] = []
+    found: list[fs.FileInfo] = []
     failed: list[BaseException] = []
     selector = package("pyarrow.fs").FileSelector(start, recursive=True)
 
@@ -188,7 +191,7 @@ def _is_hidden(path: str, start: str) -> bool:
     return any(part.startswith((".", "_")) for part in path[len(start) :].strip("/").split("/"))
 
 
-def _copy(store: Any, path: str, folder: Path, address: str) -> Path:
+def _copy(store: fs.FileSystem, path: str, folder: Path, address: str) -> Path:
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
         raise InputError(f"{without_secrets(address)} has an object whose name is not a valid file name")
@@ -208,7 +211,7 @@ def write_object(address: str, data: bytes) -> None:
     """Write an object as a whole, or not at all."""
     store, path = open_store(address)
 
-    def state() -> tuple[Any, ...]:
+    def state() -> tuple[object, ...]:
         info = store.get_file_info(path)
         return info.type, info.size, info.mtime_ns
 

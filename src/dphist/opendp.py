@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.certificate.proof import certify_again, nonzero_rule
@@ -11,10 +12,15 @@ from dphist.errors import InvalidParameter, one_of, package
 from dphist.model import Plan
 from dphist.releasing.histogram import release_histogram
 
+if TYPE_CHECKING:
+    from opendp.mod import Domain, Measurement, Metric
+
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
 
-def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_max_nonzero: bool = False) -> Any:
+def as_measurement(
+    plan: Plan, *, measure: Measure = "approximate-dp", promise_max_nonzero: bool = False
+) -> Measurement:
     """A measurement on histograms {item: count} whose distance is a number of users.
 
     The input maps strings to counts, the output is a dict of noisy counts above the threshold. As in
@@ -47,22 +53,27 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
             raise InvalidParameter(f"a plan covers datasets that differ by one user, not by {users!r}")
         return loss if users == 1 else (0.0, 0.0)
 
-    return dp.m.make_user_measurement(input_domain(), input_metric(), output_measure, function, privacy_map)
+    measurement: Measurement = dp.m.make_user_measurement(
+        input_domain(), input_metric(), output_measure, function, privacy_map
+    )
+    return measurement
 
 
-def input_domain() -> Any:
+def input_domain() -> Domain:
     """Histograms: maps from items to integer counts."""
     dp = _opendp()
-    return dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T=dp.i64))
+    domain: Domain = dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T=dp.i64))
+    return domain
 
 
-def input_metric() -> Any:
+def input_metric() -> Metric:
     """The number of users by which two histograms differ: user-defined, since counts do not show users."""
-    return _opendp().user_distance("users of difference")
+    metric: Metric = _opendp().user_distance("users of difference")
+    return metric
 
 
-def _opendp() -> Any:
-    dp = package("opendp.prelude", "opendp")
+def _opendp() -> ModuleType:
+    dp: ModuleType = package("opendp.prelude", "opendp")
     missing = {"contrib", "honest-but-curious"} - set(package("opendp.mod").GLOBAL_FEATURES)
     if missing:
         raise InvalidParameter(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from dphist.errors import OutputError
 
@@ -34,6 +34,7 @@ MARK: Final = b"dphist: unfinished work; the next run removes it\n"
 WORK_FOLDER: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
 # The errors of file systems without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+Handler = Callable[[int, FrameType | None], object] | int
 # Publishing takes milliseconds, so a folder that is locked for longer is locked for another reason.
 _WAIT_SECONDS: Final = 30.0
 # Another process may remove a folder that is still empty, but not a thousand times in a row.
@@ -271,7 +272,7 @@ def defer_signals() -> Iterator[Callable[[], None]]:
     Otherwise a signal could raise between the creation of a temporary file and its registration. Has no effect in
     other threads than the main thread, where Python handles no signals.
     """
-    handlers: dict[int, Any] = {}
+    handlers: dict[int, Handler] = {}
     pending: list[int] = []
 
     def handle() -> None:
@@ -311,7 +312,7 @@ def interruptible() -> Iterator[None]:
         if len(importing) <= outer:
             raise stop
 
-        def raise_stop(*_: Any) -> None:
+        def raise_stop(*_: object) -> None:
             raise stop
 
         # Called at the next line of the outermost import's frame; Python ends the tracing when it raises.

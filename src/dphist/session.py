@@ -7,17 +7,15 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from dphist.display import Grid
 from dphist.errors import InvalidParameter
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, Account, Remaining
 from dphist.ledger.store import ledger_path
+from dphist.releasing.result import Release
 from dphist.releasing.run import release
-
-if TYPE_CHECKING:
-    from dphist.releasing.result import Release
 
 _DATASET: Final = "events"
 
@@ -47,7 +45,7 @@ class Session(Grid):
 
     def __init__(
         self,
-        input: Any,
+        input: object,
         *,
         user: str,
         epsilon: float | None = None,
@@ -127,7 +125,7 @@ class Session(Grid):
                 ", ".join(booking.spend.document.get("request", {}).get("item", ["-"])),
                 f"{booking.spend.epsilon:g}",
                 f"{booking.spend.delta:g}",
-                "-" if booking.written is None else str(booking.written["address"]),
+                "-" if booking.written is None else booking.written["address"],
             )
             for booking in self.account.bookings
         ]

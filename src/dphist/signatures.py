@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.files import PathLike as PathLike
-from dphist.files import checked_path, open_regular
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+from dphist.files import PathLike, checked_path, open_regular
 
 SIGNATURE: Final = "signature"
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
@@ -66,9 +65,7 @@ def make_key(path: PathLike) -> str:
 
     Raises `OutputError` if one of the files exists.
     """
-    from cryptography.hazmat.primitives import serialization as forms
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+    # Here, because `verify` loads this module, and writes nothing.
     from dphist.publishing import write_file
 
     private = checked_path(path, "a key")
@@ -87,10 +84,6 @@ def make_key(path: PathLike) -> str:
 
 def signer_of(path: PathLike) -> Signer:
     """Read a private key, encrypted or not, from a file that only its owner can read."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     data = read_small(path, "the private key", private=True)
     if b"PUBLIC KEY-----" in data:
         raise InputError(f"{path} is a public key: sign with the private key that belongs to it")
@@ -99,7 +92,7 @@ def signer_of(path: PathLike) -> Signer:
     if encrypted and not passphrase:
         raise InputError(f"the private key {path} is encrypted: set {PASSPHRASE} to its passphrase")
     try:
-        key = load_pem_private_key(data, passphrase.encode() if encrypted and passphrase else None)
+        key = forms.load_pem_private_key(data, passphrase.encode() if encrypted and passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         hint = f", or {PASSPHRASE} is not its passphrase" if encrypted else ""
         raise InputError(f"{path} is not a private key in PEM form{hint}: make a key with dphist keygen") from None
@@ -110,15 +103,11 @@ def signer_of(path: PathLike) -> Signer:
 
 def read_public_key(path: PathLike) -> bytes:
     """The 32 bytes of the public key in a file."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
     data = read_small(path, "the public key")
     if b"PRIVATE KEY-----" in data:
         raise InputError(f"{path} is a private key, which only its owner should have: give the public key")
     try:
-        key = load_pem_public_key(data)
+        key = forms.load_pem_public_key(data)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(f"{path} is not a public key in PEM form, as dphist keygen writes it") from None
     if not isinstance(key, Ed25519PublicKey):
@@ -177,13 +166,11 @@ NO_TRUST: Final = Trust()
 
 
 def examine_signature(
-    document: Mapping[str, Any], data: bytes, domain: bytes, trusted: bytes | None
+    document: Mapping[str, object], data: bytes, domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
     """The status of a document's signature of these bytes, its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     problem, signature = "the signature is not one that dphist writes", document[SIGNATURE]
     try:

@@ -143,6 +143,7 @@ def test_writing_a_release(store: ObjectServer, tmp_path: Path, name: str) -> No
     source, out = f"s3://lake/one.csv{store.options}", f"s3://lake/out/{name}{store.options}"
     before = dict(store.objects)
     release = dphist.release(source, **ASKED, output=out)
+    assert release.written is not None
     assert release.written.address == f"s3://lake/out/{name}"
     assert release.written.certificate == f"s3://lake/out/{name}.certificate.json"
     new = {key for key in store.objects.keys() - before.keys() if not key.endswith("/")}

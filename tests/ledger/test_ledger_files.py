@@ -129,6 +129,8 @@ def test_a_changed_entry_with_a_valid_hash_breaks_the_next_one(path: Path) -> No
 @pytest.mark.parametrize(("kind", "dataset", "body"), [
     ("booking", "log", '{"delta":1e-6,"document":{},"epsilon":-1.0,"profile":null}'),
     ("booking", "log", '{"delta":1e-6,"document":{},"epsilon":NaN,"profile":null}'),
+    ("booking", "log", '{"delta":1e-6,"document":{},"epsilon":1.0,"more":1,"profile":null}'),
+    ("booking", "log", '{"delta":1e-6,"document":{},"epsilon":true,"profile":null}'),
     ("booking", "nowhere", '{"delta":1e-6,"document":{},"epsilon":1.0,"profile":null}'),
     ("booking", "log", "[" * 100_000),
     ("settlement", "log", '{"address":"","booking":4,"sha256":""}'),

@@ -291,6 +291,7 @@ def test_a_run_with_an_id(address: str, tmp_path: Path, monkeypatch: pytest.Monk
         assert not (tmp_path / f"{id}.certificate.json").exists()
         again, booking = release(id), bookings(tmp_path)[-1]
         assert booking.written is not None
+        assert again.written is not None
         assert again.written.digest == booking.written["sha256"]
         assert release(id).to_arrow().equals(again.to_arrow())
         file = export_from_server(address, tmp_path / "e.parquet", id)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
+from dphist.aliases import ArrowArray
 from dphist.certificate.reading import Readback, read_release
 from dphist.certificate.text import certificate_text
 from dphist.errors import InputError, InvalidParameter, OutputError
@@ -53,7 +54,7 @@ NAMES = ["plain", 'quo"te, comma', "日本", "select", "a\nb", "document", "'; D
 def rich_table() -> pa.Table:
     n = len(TEXTS)
     pad: list[None] = [None] * (n - 2)
-    columns: dict[str, pa.Array] = {
+    columns: dict[str, ArrowArray] = {
         "text": pa.array(TEXTS),
         "int": pa.array([2**63 - 1, -(2**63), *pad], pa.int64()),
         "small": pa.array([-128, 127, *pad], pa.int8()),

@@ -43,10 +43,10 @@ def runs_of(options: dict[str, Any], runs: int) -> tuple[dphist.Plan, int, Any, 
     at_threshold, data = table(plan)
     high, passed = np.empty((runs, ITEMS)), np.empty(runs)
     for run in range(runs):
-        out = dphist.release(data, **request).to_arrow()
-        found = dict(zip(out.column("item").to_pylist(), out.column("count").to_pylist(), strict=True))
+        out = dphist.release(data, **request)
+        found = dict(zip(out.columns[0].to_pylist(), out.counts.tolist(), strict=True))
         high[run] = [found[f"high {i}"] for i in range(ITEMS)]
-        passed[run] = sum(name.startswith("edge") for name in found) / ITEMS
+        passed[run] = sum(str(name).startswith("edge") for name in found) / ITEMS
     return plan, at_threshold, high, passed
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import opendp.prelude as dp
 import pytest
-from opendp.mod import OpenDPException
+from opendp.mod import Measurement, OpenDPException
 
 import dphist
 from dphist.accounting import zcdp_of_plan
@@ -29,15 +30,20 @@ def planned() -> Plan:
     return dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=10)
 
 
+def loss(measurement: Measurement, users: int) -> tuple[float, float]:
+    map_users: Callable[[int], tuple[float, float]] = measurement.map
+    return map_users(users)
+
+
 def test_release_and_privacy_map() -> None:
     measurement = as_measurement(planned())
     released = measurement(HISTOGRAM)
     assert set(released) == {"tea", "rye"}
     assert abs(released["tea"] - 5000) < 200
-    assert measurement.map(1) == (1.0, 1e-12)
-    assert measurement.map(0) == (0.0, 0.0)
+    assert loss(measurement, 1) == (1.0, 1e-12)
+    assert loss(measurement, 0) == (0.0, 0.0)
     with pytest.raises(OpenDPException, match="differ by one user"):
-        measurement.map(2)
+        loss(measurement, 2)
 
 
 def test_the_top_k_step_is_applied() -> None:
@@ -49,11 +55,11 @@ def test_the_top_k_step_is_applied() -> None:
 @pytest.mark.parametrize("measure", ["approximate-dp", "approximate-zcdp"])
 def test_plans_compose_inside_a_context(measure: Any) -> None:
     measurement = as_measurement(planned(), measure=measure)
-    loss = measurement.map(1)
+    spent = loss(measurement, 1)
     context = dp.Context.compositor(
         data=HISTOGRAM,
         privacy_unit=(input_metric(), 1),
-        privacy_loss=(measurement.output_measure, tuple(2 * part for part in loss)),
+        privacy_loss=(measurement.output_measure, tuple(2 * part for part in spent)),
         split_evenly_over=2,
         domain=input_domain(),
     )
@@ -81,7 +87,7 @@ def test_opendp_does_not_accept_privacy_profiles_yet() -> None:
         input_domain(), input_metric(), dp.smoothed_max_divergence(), lambda _: {}, lambda _: curve
     )
     with pytest.raises(OpenDPException):
-        measurement.map(1)
+        loss(measurement, 1)
 
 
 def test_bad_parameters_and_missing_features() -> None:

@@ -22,6 +22,7 @@ import release_workers
 from dphist.counting.workspace import private_folder
 from dphist.errors import AlreadyRunning, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
+from dphist.ledger.schema import Receipt
 from exports import certificate_of, verify
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, command, log_in, names
 from release_data import events
@@ -408,7 +409,7 @@ def check_retry(scene: Scene) -> None:
         raise Wrong("a noted result is drawn again")
 
 
-def sha256_of_whole(path: Path, booking: dict[str, Any]) -> str | None:
+def sha256_of_whole(path: Path, booking: Receipt) -> str | None:
     """The digest of a complete release with this booking, if there is one."""
     if not certificate_of(path).exists():
         return None

@@ -26,6 +26,7 @@ import pytest
 import release_workers
 from dphist.certificate.reading import read_release
 from dphist.ledger import Ledger
+from dphist.ledger.schema import Receipt
 from dphist.publishing import LOCK
 from exports import DATABASES, certificate_of, export, verify
 from processes import wait_until
@@ -137,7 +138,7 @@ class Scene:
         if any(name.startswith(".dphist-") for name in names(self.folder)):
             raise Wrong("the next run leaves what a killed one has left")
 
-    def _state(self, booked: list[dict[str, Any]]) -> str:
+    def _state(self, booked: list[Receipt]) -> str:
         """nothing, unfinished, old or new."""
         path = self.folder / self.output
         certificate = certificate_of(path)

@@ -96,6 +96,7 @@ def test_from_python_with_and_without_an_output(folder: Path) -> None:
         events(COUNTS), **ASKED, max_items_per_user=2, ledger=str(folder / "a.ledger"), dataset="log",
         output=folder / "out.parquet",
     )  # fmt: skip
+    assert written.written is not None
     assert bookings(folder)[1].written == {"sha256": written.written.digest, "address": written.written.address}
 
 

@@ -155,7 +155,7 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     for place, part in enumerate((rows.slice(12), rows.slice(0, 12))):
         pq.write_table(part, folder / f"part-{place}.parquet")
     files = {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-    shape = {"name": "parts", "kind": "folder", "sha256": whole_digest(files), "files": files}
+    shape: dict[str, Any] = {"name": "parts", "kind": "folder", "sha256": whole_digest(files), "files": files}
     shape |= {"columns": rows.column_names, "rows": rows.num_rows}
     (folder / CERTIFICATE).write_text(seal(result.document(), shape))
     found = gather_facts(folder).rows

@@ -246,7 +246,7 @@ def test_no_repr_of_the_noise_shows_a_secret() -> None:
     secret, digits = 987654321, "987654321"
     numbers = np.array([secret])
     session = NoiseSession(replace(PLAN, noise=SHARED), SeededRng(1), Subtracted(secret, 5), secret, -secret)
-    piece = CountRows(ARROW, (numbers,), numbers, (numbers,), secret)
+    piece = CountRows(ARROW, (pa.array(numbers),), numbers, (numbers,), secret)
     for holder in (session, session.cut, piece, Total(secret, secret, secret)):
         assert digits not in repr(holder), f"the repr of {type(holder).__name__} shows a draw or a true count"
 

@@ -52,7 +52,7 @@ def test_a_forecast_agrees_with_releases(goal: Literal["accuracy", "keys"]) -> N
     items, users = np.unique(table.column("item").to_numpy(zero_copy_only=False), return_counts=True)
     for low in (30, 40, 50, 60):
         some = items[(users >= low) & (users < low + 10)]
-        hits = np.mean([np.isin(some, one.to_arrow().column("item").to_pylist()).mean() for one in made])
+        hits = np.mean([np.isin(some, one.items.to_pylist()).mean() for one in made])
         group = (population.counts >= low) & (population.counts < low + 10)
         chance = np.average(ahead.chance[group], weights=population.number[group])
         assert float(hits) == pytest.approx(float(chance), abs=0.12)

@@ -164,8 +164,7 @@ def flat(spark: SparkSession, edge: int) -> DataFrame:
 
 def noise_of(found: dphist.Release) -> tuple[Floats, float]:
     """The noise of the high counts in the order of their items, and the share of the other counts that passed."""
-    table = found.to_arrow()
-    pairs = dict(zip(table.column("item").to_pylist(), table.column("count").to_pylist(), strict=True))
+    pairs = dict(zip(found.columns[0].to_pylist(), found.counts.tolist(), strict=True))
     high = np.array([pairs[f"high {k}"] - HIGH for k in range(ITEMS)])
     return high, (len(pairs) - ITEMS) / ITEMS
 

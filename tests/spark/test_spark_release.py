@@ -127,6 +127,7 @@ def test_columns_beside_the_counts(frame: DataFrame) -> None:
 def test_folders(frame: DataFrame, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     found = dphist.release(frame, **ASKED, max_items_per_user=3, output=f"{folder}/")
+    assert found.written is not None
     assert found.written.address == f"{folder}/"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     verified = dphist.verify(folder)
@@ -135,10 +136,12 @@ def test_folders(frame: DataFrame, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="already exists"):
         found.write(f"{folder}/")
     again = found.write(f"file://{folder}", force=True)
+    assert again.written is not None
     assert again.written.digest != ""
     assert dphist.verify(folder).verified
     single = found.write(tmp_path / "one.parquet")
     assert dphist.verify(tmp_path / "one.parquet").verified
+    assert single.written is not None
     assert single.written.address.endswith("one.parquet")
 
 
@@ -184,6 +187,7 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
     verified = partial(dphist.verify, public_key=tmp_path / "key.pub")
     assert verified(folder).signature == "trusted"
     assert verified(folder).verified, verified(folder)
+    assert found.written is not None
     assert found.written.signed_by == verified(folder).signed_by
     assert verified(f"{folder}/").verified
     other = tmp_path / "other"

@@ -31,7 +31,10 @@ from dphist import publishing
 from dphist.cli import main
 from dphist.errors import OverBudget
 from dphist.ledger import Ledger
+from dphist.ledger.schema import Receipt
+from dphist.model import Plan
 from dphist.outputs import write
+from dphist.outputs.target import Written
 from dphist.releasing import spending
 from ledger_workers import at_once
 
@@ -42,17 +45,17 @@ NAMING = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "open", "
 class Late(spending.Attempt):
     """Books after the release is written, which is too late."""
 
-    planned: Any = None
+    planned: Plan
 
-    def book(self, planned: Any) -> None:
-        self.planned = planned
+    def book(self, planned: Plan, plan_with: Callable[[float], Plan] | None = None) -> None:
+        self.planned, self.plan_with = planned, plan_with
 
     @property
-    def receipt(self) -> dict[str, Any]:
+    def receipt(self) -> Receipt:
         return {"ledger": "0" * 32, "dataset": "log", "entry": 3, "hash": "0" * 64}
 
-    def settle(self, written: Any) -> None:
-        super().book(self.planned)
+    def settle(self, written: Written | None) -> None:
+        super().book(self.planned, self.plan_with)
         super().settle(written)
 
 

@@ -237,7 +237,7 @@ def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], kno
             (
                 str(booking.number), booking.dataset, booking.created, repr(booking.spend.epsilon),
                 repr(booking.spend.delta), *((booking.id or "",) if ids else ()), booking.state,
-                str((booking.written or {}).get("address", "")),
+                "" if booking.written is None else booking.written["address"],
             )
             for booking in bookings
         ]  # fmt: skip

@@ -213,6 +213,7 @@ def show_release(
 
 def _facts(result: Release) -> JsonObject:
     written, document = result.written, result.document()
+    assert written is not None
     return {
         "output": written.address,
         "certificate": written.certificate,
@@ -230,6 +231,7 @@ def _facts(result: Release) -> JsonObject:
 
 def _text(result: Release, report: Mapping[str, str | None]) -> str:
     written = result.written
+    assert written is not None
     files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
         files["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from dphist.aliases import JsonObject
 from dphist.display import Grid
 from dphist.errors import InvalidParameter, OverBudget
+from dphist.ledger.schema import Outcome, Receipt
 from dphist.model import Budget
 from dphist.paper.bounds import delta_zcdp
 from dphist.proof.gaussian import delta_of_squared_move, largest_squared_move, squared_move_of_pure
@@ -32,7 +34,7 @@ _HALVINGS: Final = 10
 _TRIES: Final = 3
 
 
-def canonical(data: Any) -> str:
+def canonical(data: JsonObject | list[str]) -> str:
     """JSON in ASCII with sorted keys and no spaces, so that the same data gives the same text."""
     try:
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -50,8 +52,8 @@ class Spend:
 
     epsilon: float
     delta: float
-    profile: dict[str, Any] | None = None
-    document: dict[str, Any] = field(default_factory=dict)
+    profile: JsonObject | None = None
+    document: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         budget = Budget(self.epsilon, self.delta)
@@ -255,9 +257,9 @@ class Booking:
     hash: str
     created: str
     spend: Spend
-    written: dict[str, Any] | None = None
+    written: Outcome | None = None
     id: str | None = None
-    run: dict[str, Any] | None = None
+    run: JsonObject | None = None
     failed: str | None = None
     runs: int = 1
 
@@ -268,8 +270,7 @@ class Booking:
         again = f" after {self.runs} runs" if self.runs > 1 else ""
         return f"not known to be written{again}" if self.failed is None else f"failed ({self.failed})"
 
-    def receipt(self) -> dict[str, Any]:
-        """The booking as certificates record it; its hash finds it again."""
+    def receipt(self) -> Receipt:
         return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
 
 
@@ -343,7 +344,7 @@ class Account(Grid):
         return [
             (
                 str(booking.number), booking.created, f"{booking.spend.epsilon:g}", f"{booking.spend.delta:g}",
-                "-" if booking.written is None else str(booking.written["address"]),
+                "-" if booking.written is None else booking.written["address"],
             )
             for booking in self.bookings
         ]  # fmt: skip

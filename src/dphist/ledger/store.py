@@ -23,12 +23,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dphist.aliases import JsonObject
 from dphist.certificate.text import certificate_text, signed_bytes
 from dphist.display import Listing
 from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, one_of
-from dphist.files import checked_path
+from dphist.files import PathLike, checked_path
 from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
@@ -41,6 +45,19 @@ from dphist.ledger.accounts import (
     Spend,
     SpendAt,
     canonical,
+)
+from dphist.ledger.schema import (
+    BODIES,
+    FORMAT,
+    AnyBody,
+    BookingBody,
+    DatasetBody,
+    FailureBody,
+    LedgerBody,
+    Rule,
+    RunBody,
+    SettlementBody,
+    decode_body,
 )
 from dphist.model import Budget
 from dphist.objects import scheme_of
@@ -57,7 +74,6 @@ from dphist.publishing import (
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
     SIGNATURE,
-    PathLike,
     examine_signature,
     read_public_key,
     read_small,
@@ -69,12 +85,9 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-FORMAT: Final = "dphist-ledger-1"
 CHECKPOINT_FORMAT: Final = "dphist-checkpoint/1"
-Kind = Literal["ledger", "dataset", "booking", "run", "settlement", "failure"]
 # The first entry has this as the hash of the one before it.
 NOTHING: Final = "0" * 64
-_KINDS: Final = frozenset(get_args(Kind))
 _LIST: Final = json.JSONEncoder(separators=(",", ":"))
 _LONGEST_NAME: Final = 200
 # How many runs may use one booking: a run may have been killed because of the events.
@@ -95,11 +108,15 @@ class RemovedAccounting(Exception):
     """The name of a dataset with the accounting pld, of an earlier version."""
 
 
+# A row as SQLite returns it.
+Row = tuple[object, ...]
+
+
 class Entry(NamedTuple):
     """A row of the ledger; `body` is canonical JSON, `previous` the hash of the entry before."""
 
     number: int
-    kind: Kind
+    kind: str
     dataset: str
     created: str
     body: str
@@ -130,22 +147,24 @@ class Chain:
         """The hash of the last entry, which depends on all entries."""
         return self.entries[-1].hash if self.entries else NOTHING
 
-    def extend_by(self, rows: Iterable[tuple[Any, ...]]) -> Chain:
+    def extend_by(self, rows: Iterable[Row]) -> Chain:
         """Append the rows that follow; raises `Damage` if one of them was changed."""
         entries, previous = list(self.entries), self.hash
         for number, row in enumerate(rows, self.number + 1):
-            # Exact types, because bytes instead of text would look the same.
-            if len(row) != 7 or type(row[0]) is not int or any(type(cell) is not str for cell in row[1:]):
-                raise Damage(f"entry {number} was changed")
-            if row[0] != number:
-                wrong = f"{number} is missing" if row[0] > number else f"{row[0]} is out of place"
+            try:
+                # Exact types, because bytes instead of text would look the same.
+                entry = msgspec.convert(row, Entry)
+            except msgspec.ValidationError:
+                raise Damage(f"entry {number} was changed") from None
+            if entry.number != number:
+                wrong = f"{number} is missing" if entry.number > number else f"{entry.number} is out of place"
                 raise Damage(f"entry {wrong}")
-            if row[5] != previous or row[6] != digest(*row[:6]):
+            if entry.previous != previous or entry.hash != digest(*entry[:6]):
                 raise Damage(f"entry {number} was changed, or one before it")
-            if row[1] not in _KINDS:
+            if entry.kind not in BODIES:
                 raise Damage(f"entry {number} has an unknown kind")
-            entries.append(Entry(*row))
-            previous = row[6]
+            entries.append(entry)
+            previous = entry.hash
         return Chain(tuple(entries))
 
 
@@ -273,7 +292,7 @@ def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.C
         raise LedgerError(f"the ledger {path} {_REPLACED}")
 
 
-def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = None) -> list[tuple[Any, ...]]:
+def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = None) -> list[Row]:
     """All entries, or those `after` a number; raises unless the schema is exactly that of a ledger."""
     schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
     # Size, not tables: another program's file may have no tables either.
@@ -363,31 +382,29 @@ def _accounts_of(chain: Chain) -> Accounts:
     id = ""
     for entry in chain.entries:
         try:
-            body = json.loads(entry.body)
-            if (entry.kind == "ledger") is not (entry.number == 1):
+            body = decode_body(entry.kind, entry.body)
+            if isinstance(body, LedgerBody) is not (entry.number == 1):
                 raise ValueError
-            if entry.kind == "ledger":
-                id = body["id"]
-                if body["format"] != FORMAT or not re.fullmatch("[0-9a-f]{32}", id):
-                    raise ValueError
-            elif entry.kind == "dataset":
+            if isinstance(body, LedgerBody):
+                id = body.id
+            elif isinstance(body, DatasetBody):
                 if entry.dataset in datasets:
                     raise ValueError
-                if body["accounting"] == "pld":
+                if body.accounting == "pld":
                     raise RemovedAccounting(entry.dataset)
-                total, name = Budget(body["epsilon"], body["delta"]), _checked_name(entry.dataset)
-                datasets[name] = Account(name, total, one_of("accounting", body["accounting"], ACCOUNTINGS))
+                total, name = Budget(body.epsilon, body.delta), _checked_name(entry.dataset)
+                datasets[name] = Account(name, total, one_of("accounting", body.accounting, ACCOUNTINGS))
                 bookings[name] = {}
-            elif entry.kind == "booking":
+            elif isinstance(body, BookingBody):
                 known, booking = bookings[entry.dataset], _booking_from(id, entry, body)
-                datasets[entry.dataset] = _with_rule(datasets[entry.dataset], body.get("accounting"))
+                datasets[entry.dataset] = _with_rule(datasets[entry.dataset], body.accounting)
                 if booking.id is not None and any(other.id == booking.id for other in known.values()):
                     raise ValueError
                 known[entry.number] = booking
             else:
                 known = bookings[entry.dataset]
-                known[body["booking"]] = _with_outcome(known[body["booking"]], entry.kind, body)
-        except (KeyError, TypeError, ValueError, RecursionError, DphistError):
+                known[body.booking] = _with_outcome(known[body.booking], body)
+        except (KeyError, ValueError, RecursionError, DphistError):
             raise Damage(f"entry {entry.number} is not valid") from None
     if not datasets:
         raise Damage("it has no dataset")
@@ -396,36 +413,40 @@ def _accounts_of(chain: Chain) -> Accounts:
     return Accounts(chain, id, datasets)
 
 
-def _with_rule(account: Account, rule: Any) -> Account:
+def _with_rule(account: Account, rule: Rule | UnsetType) -> Account:
     """The account with the accounting that its first booking fixed: only that of "auto" has a rule."""
-    if (account.accounting == AUTO) is not (rule is not None):
+    if (account.accounting == AUTO) is (rule is UNSET):
         raise ValueError
-    if rule is None:
+    if rule is UNSET:
         return account
-    share = rule.get("share", HALF)
-    if rule["name"] not in BY_FIRST or not isinstance(share, float) or not 0.0 < share < 1.0:
+    if rule.name not in BY_FIRST:
         raise ValueError
-    return replace(account, accounting=rule["name"], share=share, by_first=True)
+    share = HALF if rule.share is UNSET else rule.share
+    return replace(account, accounting=rule.name, share=share, by_first=True)
 
 
-def _booking_from(ledger: str, entry: Entry, body: Any) -> Booking:
-    spend = Spend(body["epsilon"], body["delta"], body["profile"], body["document"])
-    id, run = body.get("id"), body.get("run")
-    if (id is None) != (run is None) or (id is not None and not isinstance(run, dict)):
+def _rule_of(composer: Composer) -> Rule:
+    share = composer.share if isinstance(composer, FilterComposer) else UNSET
+    return Rule(name=composer.accounting, share=share)
+
+
+def _booking_from(ledger: str, entry: Entry, body: BookingBody) -> Booking:
+    spend = Spend(body.epsilon, body.delta, body.profile, body.document)
+    if (body.id is UNSET) is not (body.run is UNSET):
         raise ValueError
-    if id is not None:
-        _checked_name(id, "id")
+    id = None if body.id is UNSET else _checked_name(body.id, "id")
+    run = None if body.run is UNSET else body.run
     return Booking(ledger, entry.dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
 
 
-def _with_outcome(booking: Booking, kind: Kind, body: Any) -> Booking:
+def _with_outcome(booking: Booking, body: RunBody | SettlementBody | FailureBody) -> Booking:
     if booking.written is not None or booking.failed is not None:
         raise ValueError
-    if kind == "run":
+    if isinstance(body, RunBody):
         return replace(booking, runs=booking.runs + 1)
-    if kind == "settlement":
-        return replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
-    return replace(booking, failed=str(body["error"]))
+    if isinstance(body, SettlementBody):
+        return replace(booking, written={"sha256": body.sha256, "address": body.address})
+    return replace(booking, failed=body.error)
 
 
 # ----------------------------------------------------------------------------------------------------- checkpoints
@@ -447,7 +468,7 @@ class Checkpoint:
     def write(self, path: PathLike, *, sign: PathLike) -> str:
         """Write a new file, signed with the private key in the file `sign`; returns the key's fingerprint."""
         file, signer = checked_path(path, "a checkpoint"), signer_of(sign)
-        document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
+        document: JsonObject = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(signed_bytes(document), CHECKPOINT_DOMAIN)
         write_file(file, certificate_text(document).encode(), 0o644)
         return signer.fingerprint
@@ -498,24 +519,29 @@ class _Page:
     accounts: Accounts
     chain: Chain
 
-    def append(self, kind: Kind, dataset: str, body: dict[str, Any]) -> Entry:
+    def append(self, kind: str, dataset: str, body: JsonObject) -> Entry:
         facts = (self.chain.number + 1, kind, dataset, _now(), canonical(body), self.chain.hash)
         entry = Entry(*facts, digest(*facts))
         self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
         self.chain = Chain((*self.chain.entries, entry))
         return entry
 
-    def book(self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: Any) -> Booking:
+    def add(self, dataset: str, body: AnyBody) -> Entry:
+        return self.append(body.kind, dataset, body.to_dict())
+
+    def book(
+        self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: JsonObject | None
+    ) -> Booking:
         account = self.accounts.find(dataset)
-        body = asdict(spend)
-        if account.accounting == AUTO:
-            share = {"share": composer.share} if isinstance(composer, FilterComposer) else {}
-            body["accounting"] = {"name": composer.accounting, **share}
-        if id is not None:
-            if account.booking_of(id) is not None:
-                raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
-            body |= {"id": id, "run": run}
-        return _booking_from(self.accounts.id, self.append("booking", dataset, body), body)
+        if id is not None and account.booking_of(id) is not None:
+            raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
+        body = BookingBody(
+            **asdict(spend),
+            accounting=_rule_of(composer) if account.accounting == AUTO else UNSET,
+            id=UNSET if id is None else id,
+            run=UNSET if run is None else run,
+        )
+        return _booking_from(self.accounts.id, self.add(dataset, body), body)
 
 
 class Ledger:
@@ -573,11 +599,8 @@ class Ledger:
     ) -> Ledger:
         """Add a dataset with its total to a new or existing ledger. The total can never be changed."""
         total, name = Budget(epsilon, delta), _checked_name(dataset)
-        body = {
-            "epsilon": total.epsilon,
-            "delta": total.delta,
-            "accounting": one_of("accounting", accounting, ACCOUNTINGS),
-        }
+        rule = one_of("accounting", accounting, ACCOUNTINGS)
+        body = DatasetBody(epsilon=total.epsilon, delta=total.delta, accounting=rule)
         ledger = cls(ledger_path(path), wait_seconds)
         if not ledger._create_file(name, body) and not ledger._create_tables(name, body):
             with ledger._writing(ledger.accounts()) as page:
@@ -587,7 +610,7 @@ class Ledger:
                             f"the ledger {ledger.path} already has a dataset {known!r}, and a total cannot be "
                             "changed"
                         )
-                page.append("dataset", name, body)
+                page.add(name, body)
         return ledger
 
     def accounts(self) -> Accounts:
@@ -616,7 +639,7 @@ class Ledger:
         *,
         spend_at: SpendAt | None = None,
         id: str | None = None,
-        run: dict[str, Any] | None = None,
+        run: JsonObject | None = None,
     ) -> Booking:
         """Book a release whose spend and composer depend on the account, as `price` returns them.
 
@@ -644,7 +667,7 @@ class Ledger:
 
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
         """Record that the release of a booking was written, and where. Its cost stays the same."""
-        self._note(booking, "settlement", {"sha256": str(sha256), "address": str(address)})
+        self._note(booking, SettlementBody(booking=booking.number, sha256=str(sha256), address=str(address)))
 
     def note_run(self, booking: Booking) -> None:
         """Record that the booking of an id is used again; raises after a few times."""
@@ -653,13 +676,13 @@ class Ledger:
                 f"the id {booking.id!r} was run {booking.runs} times without a result, possibly because of the "
                 "events: choose another id, which books again"
             )
-        self._note(booking, "run", {})
+        self._note(booking, RunBody(booking=booking.number))
 
     def fail(self, booking: Booking, error: str) -> None:
         """Record that a run with an id failed, so that its booking is not used again."""
-        self._note(booking, "failure", {"error": error})
+        self._note(booking, FailureBody(booking=booking.number, error=error))
 
-    def _note(self, booking: Booking, kind: Kind, facts: dict[str, Any]) -> None:
+    def _note(self, booking: Booking, body: RunBody | SettlementBody | FailureBody) -> None:
         with self._writing(self.accounts()) as page:
             bookings = (known for account in page.accounts.datasets.values() for known in account.bookings)
             stored = next((b for b in bookings if (b.number, b.hash) == (booking.number, booking.hash)), None)
@@ -667,7 +690,7 @@ class Ledger:
                 raise LedgerError(f"the ledger {self.path} has no booking {booking.number} with this hash")
             if stored.written is not None or stored.failed is not None:
                 raise LedgerError(f"booking {booking.number} of the ledger {self.path} is already settled")
-            page.append(kind, stored.dataset, {"booking": booking.number, **facts})
+            page.add(stored.dataset, body)
 
     @contextmanager
     def only_run_of(self, dataset: str, id: str) -> Iterator[None]:
@@ -687,7 +710,7 @@ class Ledger:
                 os.unlink(path)
             os.close(descriptor)
 
-    def _create_file(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_file(self, name: str, body: DatasetBody) -> bool:
         """Create the ledger with this dataset unless the file exists; a killed process leaves no file."""
         path = self.path
         if os.path.lexists(path):
@@ -715,7 +738,7 @@ class Ledger:
         self._seen = made._seen
         return True
 
-    def _create_tables(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_tables(self, name: str, body: DatasetBody) -> bool:
         """Turn an empty file into a ledger with this dataset, in one transaction; False if it is not empty."""
         with transaction(self.path, self._wait, writing=True) as connection:
             # Within the transaction, because opening it undoes unfinished work.
@@ -726,8 +749,8 @@ class Ledger:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
             page = _Page(connection, Accounts(Chain(), "", {}), Chain())
-            page.append("ledger", "", {"format": FORMAT, "id": secrets.token_hex(16)})
-            page.append("dataset", name, body)
+            page.add("", LedgerBody(format=FORMAT, id=secrets.token_hex(16)))
+            page.add(name, body)
         self._seen = (page.chain.number, page.chain.hash)
         return True
 
@@ -747,7 +770,7 @@ class Ledger:
             yield page
         self._seen = (page.chain.number, page.chain.hash)
 
-    def _check_chain(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
+    def _check_chain(self, known: Chain, rows: list[Row]) -> Accounts:
         """The accounts of a chain; raises unless it is valid and still has the last entry that was seen."""
         number, value = self._seen
         try:

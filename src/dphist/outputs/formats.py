@@ -6,7 +6,8 @@ import gzip
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, Final
+from io import BufferedWriter, BytesIO
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,13 +17,14 @@ import pyarrow.parquet as parquet
 from dphist.certificate.cells import ESCAPE, PACKED, as_text, encode_json, json_cells, parts_of, texts_of
 from dphist.errors import OutputError
 
+OpenFile = BufferedWriter | BytesIO
 _PACKING: Final = 6
 # Rows between two checks for signals; in Parquet a row group.
 _PIECE: Final = 262_144
 
 
 def write_rows(
-    table: Any, kind: str, file: BinaryIO, check: Callable[[], None], *, escape_formulas: bool = False
+    table: pa.Table, kind: str, file: OpenFile, check: Callable[[], None], *, escape_formulas: bool = False
 ) -> None:
     """Write the table, calling `check` from time to time. No error quotes a cell."""
     try:
@@ -40,14 +42,14 @@ def write_rows(
         raise OutputError(f"the released columns cannot be written as {kind}") from None
 
 
-def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+def _parquet(table: pa.Table, file: OpenFile, check: Callable[[], None]) -> None:
     with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for part in parts_of(table, _PIECE):
             writer.write_table(part)
             check()
 
 
-def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+def _arrow(table: pa.Table, file: OpenFile, check: Callable[[], None]) -> None:
     with pa.ipc.new_file(file, table.schema) as writer:
         for part in parts_of(table, _PIECE):
             # Copied, because the buffers of a slice hold its neighbours, and those of nulls hidden values.
@@ -56,7 +58,7 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
             check()
 
 
-def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
+def _csv(table: pa.Table, file: OpenFile, check: Callable[[], None], delimiter: str = ",") -> None:
     flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
@@ -65,7 +67,7 @@ def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str =
             check()
 
 
-def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+def _jsonl(table: pa.Table, file: OpenFile, check: Callable[[], None]) -> None:
     keys = [encode_json(name) + ":" for name in table.column_names]
     for part in parts_of(table):
         cells = [
@@ -75,7 +77,7 @@ def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
         check()
 
 
-_WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] = {
+_WRITERS: Final[dict[str, Callable[[pa.Table, OpenFile, Callable[[], None]], None]]] = {
     "parquet": _parquet,
     "arrow": _arrow,
     "csv": _csv,
@@ -84,7 +86,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 }
 
 
-def _flatten(table: Any) -> Any:
+def _flatten(table: pa.Table) -> pa.Table:
     """The table for CSV: binary and time zone columns as text."""
     types = pa.types
     simple = (
@@ -96,7 +98,7 @@ def _flatten(table: Any) -> Any:
     return pa.table(columns, names=table.column_names)
 
 
-def _escape_formulas(table: Any) -> Any:
+def _escape_formulas(table: pa.Table) -> pa.Table:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     flat = _flatten(table)
     columns = [

@@ -13,20 +13,33 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
+from dphist.aliases import ArrowColumn
 from dphist.certificate.cells import column_of, digest_of, digest_of_values, json_cells, parts_of, restore_column
 from dphist.counting.sql import name as quote_name
 from dphist.errors import DphistError, OutputError, package, postgres_driver
 from dphist.outputs.target import Target, already_exists, schema_and_table
 
+if TYPE_CHECKING:
+    from adbc_driver_manager import dbapi
+    from duckdb import DuckDBPyConnection
+
 WAIT_SECONDS: Final = 5.0
+
+
+# A row of a query; its cells are of the types that the query asks for.
+Row = tuple[Any, ...]
 
 
 class StoreError(DphistError):
     """An error of a database. Its text completes a sentence and never quotes a value."""
+
+
+class Connection(Protocol):
+    def close(self) -> None: ...
 
 
 class Store:
@@ -36,12 +49,12 @@ class Store:
     """
 
     failures: tuple[type[Exception], ...]
+    connection: Connection
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.connection: Any = None
 
-    def explain(self, error: Any) -> StoreError:
+    def explain(self, error: Exception) -> StoreError:
         """Translate an error of the database, whose own text may quote a value."""
         raise NotImplementedError
 
@@ -52,10 +65,9 @@ class Store:
         except self.failures as error:
             raise self.explain(error) from None
 
-    def run(self, statement: str, *values: Any) -> list[Any]:
-        with self.errors():
-            rows: list[Any] = self.connection.execute(statement, values).fetchall()
-            return rows
+    def run(self, statement: str, *values: str) -> list[Row]:
+        """Run a statement and return its rows."""
+        raise NotImplementedError
 
     def full_name(self, name: str) -> str:
         return quote_name(name)
@@ -70,14 +82,14 @@ class Store:
     def drop(self, name: str) -> None:
         self.run(f"DROP TABLE {self.full_name(name)}")
 
-    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+    def create(self, name: str, table: pa.Table, check: Callable[[], None]) -> None:
         raise NotImplementedError
 
-    def rows(self, name: str) -> Any:
+    def rows(self, name: str) -> pa.Table:
         """The rows of a table as an Arrow table."""
         raise NotImplementedError
 
-    def read(self, name: str, types: Mapping[str, str]) -> Any:
+    def read(self, name: str, types: Mapping[str, str]) -> pa.Table:
         """A table that was written from columns of these types, in these types."""
         stored = self.rows(name)
         columns = [
@@ -123,8 +135,12 @@ class _DuckDB(Store):
         self.failures = (package("duckdb").Error,)
         with self.errors():
             # Absolute, because DuckDB reads some names as network addresses.
-            self.connection = package("duckdb").connect(os.path.abspath(address))
+            self.connection: DuckDBPyConnection = package("duckdb").connect(os.path.abspath(address))
         self.run("BEGIN TRANSACTION")
+
+    def run(self, statement: str, *values: str) -> list[Row]:
+        with self.errors():
+            return self.connection.execute(statement, values).fetchall()
 
     def explain(self, error: Exception) -> StoreError:
         for words, reason in _DUCKDB_REASONS.items():
@@ -140,7 +156,7 @@ class _DuckDB(Store):
         kinds = [kind for table, kind in rows if table.casefold() == name.casefold()]
         return None if not kinds else "table" if kinds[0] == "BASE TABLE" else "view"
 
-    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+    def create(self, name: str, table: pa.Table, check: Callable[[], None]) -> None:
         view = f"dphist_{secrets.token_hex(8)}"
         with self.errors():
             self.connection.register(view, table)
@@ -148,9 +164,10 @@ class _DuckDB(Store):
             self.connection.unregister(view)
         check()
 
-    def rows(self, name: str) -> Any:
+    def rows(self, name: str) -> pa.Table:
         with self.errors():
-            return self.connection.sql(f"SELECT * FROM {quote_name(name)}").to_arrow_table()
+            table: pa.Table = self.connection.sql(f"SELECT * FROM {quote_name(name)}").to_arrow_table()
+            return table
 
     def close(self) -> None:
         # Fails if DuckDB has ended the transaction itself after an error.
@@ -186,7 +203,9 @@ class _SQLite(Store):
         super().__init__(address)
         where = Path(address).absolute().as_uri() + "?mode=rwc"
         with self.errors():
-            self.connection = sqlite3.connect(where, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
+            self.connection: sqlite3.Connection = sqlite3.connect(
+                where, uri=True, timeout=WAIT_SECONDS, isolation_level=None
+            )
         # An error would quote text that is not UTF-8.
         self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
@@ -196,6 +215,10 @@ class _SQLite(Store):
         except StoreError:
             self.close()
             raise
+
+    def run(self, statement: str, *values: str) -> list[Row]:
+        with self.errors():
+            return self.connection.execute(statement, values).fetchall()
 
     def explain(self, error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -207,7 +230,7 @@ class _SQLite(Store):
         rows = self.run("SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type <> 'trigger'", name)
         return next((kind for (kind,) in rows), None)
 
-    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+    def create(self, name: str, table: pa.Table, check: Callable[[], None]) -> None:
         kinds = [_DECLARED.get(str(kind).partition("[")[0], "TEXT") for kind in table.schema.types]
         fields = zip(table.column_names, kinds, strict=True)
         columns = ", ".join(f"{quote_name(column)} {kind}" for column, kind in fields)
@@ -219,7 +242,7 @@ class _SQLite(Store):
                 self.connection.executemany(f"INSERT INTO {quote_name(name)} VALUES ({places})", rows)
             check()
 
-    def read(self, name: str, types: Mapping[str, str]) -> Any:
+    def read(self, name: str, types: Mapping[str, str]) -> pa.Table:
         with self.errors():
             cursor = self.connection.execute(f"SELECT * FROM {quote_name(name)}")
             names = [column[0] for column in cursor.description]
@@ -228,7 +251,7 @@ class _SQLite(Store):
         return pa.table(columns, names=names)
 
 
-def _sqlite_cells(column: Any) -> list[Any]:
+def _sqlite_cells(column: ArrowColumn) -> list[object]:
     """SQLite stores bytes and infinity, but no dates or decimals, and turns NaN into null."""
     if str(column.type) in ("binary", "float", "double"):
         return ["NaN" if cell != cell else cell for cell in column.to_pylist()]
@@ -277,7 +300,7 @@ class _Postgres(Store):
         self.failures = (driver.Error,)
         try:
             # ADBC begins a transaction by itself.
-            self.connection = driver.connect(address)
+            self.connection: dbapi.Connection = driver.connect(address)
         except driver.Error as error:
             reasons = (reason for words, reason in _CONNECTING.items() if words in str(error))
             raise StoreError(next(reasons, "it cannot be reached")) from None
@@ -287,16 +310,16 @@ class _Postgres(Store):
             self.close()
             raise
 
-    def explain(self, error: Any) -> StoreError:
+    def explain(self, error: Exception) -> StoreError:
         match = re.search(r"SQLSTATE: (\w{5})", str(error))
-        state = error.sqlstate or (match[1] if match else "")
+        state = getattr(error, "sqlstate", None) or (match[1] if match else "")
         for sign, reason in _POSTGRES_REASONS.items():
             # The driver has no code for a table that it could not create.
             if state.startswith(sign) or (" " in sign and sign in str(error)):
                 return StoreError(reason)
         return StoreError(f"PostgreSQL reports {state or type(error).__name__}")
 
-    def run(self, statement: str, *values: Any) -> list[Any]:
+    def run(self, statement: str, *values: str) -> list[Row]:
         with self.errors(), self.connection.cursor() as cursor:
             cursor.execute(statement, values or None)
             return list(cursor.fetchall()) if cursor.description else []
@@ -325,16 +348,17 @@ class _Postgres(Store):
         )
         return None if not rows else "table" if rows[0][0] in ("r", "p") else "view or an index"
 
-    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+    def create(self, name: str, table: pa.Table, check: Callable[[], None]) -> None:
         schema, plain = self._parts(name)
         with self.errors(), self.connection.cursor() as cursor:
             cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
         check()
 
-    def rows(self, name: str) -> Any:
+    def rows(self, name: str) -> pa.Table:
         with self.errors(), self.connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.full_name(name)}")
-            return cursor.fetch_arrow_table()
+            table: pa.Table = cursor.fetch_arrow_table()
+            return table
 
     def commit(self) -> None:
         with self.errors():
@@ -370,8 +394,9 @@ def _is_to_be_replaced(store: Store, target: Target, force: bool) -> bool:
 
 
 def put_table(
-    store: Store, target: Target, stored: Any, types: Mapping[str, str], *, force: bool, check: Callable[[], None]
-) -> None:
+    store: Store, target: Target, stored: pa.Table, types: Mapping[str, str], *,
+    force: bool, check: Callable[[], None],
+) -> None:  # fmt: skip
     """Create the table, in place of an older one with `force`. Nothing is committed."""
     if _is_to_be_replaced(store, target, force):
         store.drop(target.table_name)
@@ -380,7 +405,7 @@ def put_table(
         raise StoreError("the database did not store the values exactly")
 
 
-def read_table(target: Target, types: Mapping[str, str]) -> Any | None:
+def read_table(target: Target, types: Mapping[str, str]) -> pa.Table | None:
     """The table that an earlier run has written, in the types that it was written from; None if there is none."""
     if target.kind != "postgresql" and not target.path.exists():
         return None

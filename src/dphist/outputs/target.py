@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from dphist.certificate.endings import CERTIFICATE, DATABASES, ENDINGS, KINDS, suffix_kind
 from dphist.errors import InvalidParameter, OutputError
 from dphist.files import PathLike
 from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
-from dphist.signatures import Signer
+
+if TYPE_CHECKING:
+    from dphist.signatures import Signer
 
 DEFAULT_TABLE: Final = "release"
 _STREAMED: Final = ("csv", "tsv", "jsonl")
@@ -90,6 +92,10 @@ class Written:
     digest: str
     rows: int | None = None
     signed_by: str | None = None
+
+
+# Called as soon as a release and its certificate are in place.
+Placed = Callable[[Written], None]
 
 
 def target_of(
@@ -210,7 +216,7 @@ def check_columns(target: Target, columns: Sequence[str]) -> None:
             raise OutputError(f"the column name {name} is too long for PostgreSQL")
 
 
-def local_paths(value: Any) -> Iterator[str]:
+def local_paths(value: object) -> Iterator[str]:
     """The local paths of an input; a frame or a server has none."""
     if isinstance(value, (tuple, list)):
         for part in value:

@@ -24,8 +24,11 @@ from io import BytesIO
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Final
 
+import pyarrow as pa
+
+from dphist.aliases import JsonObject
 from dphist.certificate.cells import ESCAPES, digest_of, storable
 from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE
 from dphist.certificate.text import output_facts, seal
@@ -44,9 +47,9 @@ from dphist.objects import (
     without_secrets,
     write_object,
 )
-from dphist.outputs.formats import write_rows
+from dphist.outputs.formats import OpenFile, write_rows
 from dphist.outputs.stores import check_database, open_store, put_table, writing_errors
-from dphist.outputs.target import Target, Written, already_exists, check_columns, local_paths
+from dphist.outputs.target import Placed, Target, Written, already_exists, check_columns, local_paths
 from dphist.publishing import (
     defer_signals,
     lock_folder,
@@ -130,14 +133,14 @@ def _check_files(target: Target, *, force: bool) -> None:
 
 
 def write_release(
-    table: Any,
-    document: dict[str, Any],
+    table: pa.Table,
+    document: JsonObject,
     target: Target,
     *,
     force: bool,
     escape_formulas: bool = False,
     ready: Callable[[str], None] | None = None,
-    placed: Callable[[Written], None] | None = None,
+    placed: Placed | None = None,
 ) -> Written:
     """Write an Arrow table and the document of its certificate; with `force` they replace an older release.
 
@@ -165,8 +168,8 @@ def write_release(
 class WriteJob:
     """A release to write. `check` handles pending signals; `ready` is called before the data can be seen."""
 
-    table: Any
-    document: dict[str, Any]
+    table: pa.Table
+    document: JsonObject
     target: Target
     force: bool
     check: Callable[[], None]
@@ -177,7 +180,7 @@ class WriteJob:
         if self.ready is not None:
             self.ready(digest)
 
-    def write_rows(self, file: Any) -> None:
+    def write_rows(self, file: OpenFile) -> None:
         write_rows(self.table, self.target.kind, file, self.check, escape_formulas=self.escape_formulas)
 
     def certificate(self, name: str, digest: str) -> str:
@@ -315,7 +318,7 @@ def _write_table(job: WriteJob) -> str:
 
 
 def place_table(
-    target: Target, table: Any, work: Path, *,
+    target: Target, table: pa.Table, work: Path, *,
     force: bool, check: Callable[[], None] = lambda: None, ready: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Put the table, and then the certificate from the hidden folder, in place.
@@ -364,7 +367,7 @@ class ProtectedFile:
 
 
 def protected_files(
-    release: Any, certificate: Any = None, input: Any = None, items: Any = None
+    release: object, certificate: object = None, input: object = None, items: object = None
 ) -> list[ProtectedFile]:
     """The files that the report of a release must not overwrite."""
     parts = {
@@ -391,12 +394,12 @@ def refuse_overwriting(path: PathLike, kept: Sequence[ProtectedFile]) -> None:
 
 def refuse_own_input(
     target: Target,
-    input: Any,
-    items: Any = None,
+    input: object,
+    items: object = None,
     *,
     table: str | None = None,
     query: str | None = None,
-    key: Any = None,
+    key: object = None,
 ) -> None:
     """Raise `InvalidParameter` if a release would overwrite its own input. One database may hold both.
 
@@ -421,7 +424,7 @@ def refuse_own_input(
         )
 
 
-def have_common_source(first: Any, second: Any) -> bool:
+def have_common_source(first: object, second: object) -> bool:
     """Whether two inputs have a file, an address or a frame in common."""
     if first is second or {*given_paths(first)} & {*given_paths(second)}:
         return True
@@ -439,7 +442,7 @@ def _is_among_objects(written: str, read: str) -> bool:
     )
 
 
-def _is_read(source: Any, target: Target, table: str | None, query: str | None) -> bool:
+def _is_read(source: object, target: Target, table: str | None, query: str | None) -> bool:
     """Whether the release reads the table that it writes."""
     if target.kind == "postgresql":
         same = isinstance(source, str) and _server(source) == _server(target.address)
@@ -499,7 +502,7 @@ def same_file(first: str, second: str) -> bool:
     return _folder_and_name(first) == _folder_and_name(second)
 
 
-def _folder_and_name(path: str) -> tuple[Any, str]:
+def _folder_and_name(path: str) -> tuple[str | tuple[int, int], str]:
     """Some disks ignore case, or Unicode normalization."""
     folder, name = os.path.split(os.path.realpath(path))
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dphist.aliases import Numbers
 from dphist.certificate.aggregates import Aggregate, Published, distinct_sums, sums_with_noise
 from dphist.certificate.numbers import (
     added_columns,
@@ -44,7 +45,7 @@ class Columns:
         look = Published(request.standard_error, request.interval)
         return cls(request.count_name, look, request.round, request.aggregates)
 
-    def numbers(self, counts: FloatArray, sums: Sequence[FloatArray], plan: Plan) -> dict[str, NDArray[Any]]:
+    def numbers(self, counts: FloatArray, sums: Sequence[FloatArray], plan: Plan) -> dict[str, Numbers]:
         """The columns by name, from noisy counts and noisy centred sums."""
         look = self.look
         noisy, added = added_columns(
@@ -66,7 +67,7 @@ class Columns:
 
     def estimates(
         self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, Numbers]:
         """The columns by name of a release in rounds, from estimates of counts and noisy centred sums.
 
         `limit` is that of the measurement, whose square root multiplies the noise of the sums.

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from dphist.aliases import ArrowArray
 from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
 from dphist.certificate.request import HistogramRequest
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
@@ -37,8 +39,8 @@ BATCH_SIZE: Final = 1 << 22
 
 
 def release_histogram(
-    items: Any,
-    counts: Any = None,
+    items: object,
+    counts: object = None,
     plan: Plan | None = None,
     *,
     item: str | Sequence[str] = "item",
@@ -117,7 +119,7 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
 
 
 def _pieces_of(
-    items: Any, counts: Any, names: Names, *, lattice: int, twice: bool
+    items: Any, counts: object, names: Names, *, lattice: int, twice: bool
 ) -> Callable[[], Iterator[CountRows]]:
     """A function that reads the pieces of the histogram; it must work `twice` for a top-k step."""
     form, batches = frame_form(items), items
@@ -185,7 +187,7 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Coun
     return CountRows(replace(form, types=types), items, counts)
 
 
-def _kept_type(dtype: Any) -> Any:
+def _kept_type(dtype: object) -> object:
     """The type that the result gets back; None if the type itself may hold items that are not released."""
     if isinstance(dtype, np.dtype):
         # Without the width, which is that of the longest text.
@@ -205,7 +207,7 @@ def _package_of(values: object) -> Package:
     return own.pop() if own else "pyarrow"
 
 
-def _count_array(values: Any) -> Any:
+def _count_array(values: Any) -> NDArray[Any]:
     """Counts as a numpy array of numbers. Error messages never contain a count."""
     if isinstance(values, np.ma.MaskedArray):
         raise InvalidParameter("counts must not be masked: a masked count is a null")
@@ -222,12 +224,14 @@ def _count_array(values: Any) -> Any:
     return _whole_numbers(column.to_pylist())
 
 
-def _whole_numbers(values: Iterable[Any]) -> IntArray:
+def _whole_numbers(values: Sequence[object] | NDArray[Any]) -> IntArray:
+    numbers = []
     for value in values:
         if value is None:
             raise InvalidParameter("counts must not be null")
-        real = isinstance(value, (int, float, Decimal, Fraction, np.integer, np.floating))
-        if not real or isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(
+            value, (int, float, Decimal, Fraction, np.integer, np.floating)
+        ):
             raise InvalidParameter("all counts must be numbers")
         if value != value:
             raise InvalidParameter("counts must not be NaN")
@@ -235,14 +239,21 @@ def _whole_numbers(values: Iterable[Any]) -> IntArray:
             raise InvalidParameter("all counts must be between 0 and 2^53")
         if value != int(value):
             raise InvalidParameter("counts must be whole numbers")
-    return np.array([int(value) for value in values], dtype=np.int64)
+        numbers.append(int(value))
+    return np.array(numbers, dtype=np.int64)
 
 
 # Sketches.
 
 
 def release_sketch(
-    columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, subtracted: int, names: Names, seed: int | None
+    columns: tuple[ArrowArray, ...],
+    counts: IntArray,
+    plan: Plan,
+    *,
+    subtracted: int,
+    names: Names,
+    seed: int | None,
 ) -> Release:
     """Noise and threshold for the counters of a sketch, whose items are Arrow columns.
 

@@ -14,20 +14,22 @@ threshold. `release_blocks` does so for a whole histogram in this process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dphist.aliases import ArrowArray
 from dphist.certificate.numbers import count_decimals
 from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Secret, Task
 from dphist.errors import InvalidParameter
+from dphist.ledger.schema import Receipt
 from dphist.model import LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.request import Request
@@ -235,14 +237,15 @@ class CountRows:
     """Rows of a histogram: the item's columns, true counts, and sums in steps."""
 
     form: Form
-    items: tuple[Any, ...] = field(repr=False)
+    items: tuple[ArrowArray, ...] = field(repr=False)
     counts: IntArray = field(repr=False)
     sums: tuple[IntArray, ...] = field(default=(), repr=False)
     size: int = field(default=0, repr=False)  # bytes, if blocks are limited by them
 
     def part(self, start: int, stop: int) -> CountRows:
         """Consecutive rows, not copied: they keep the whole piece in memory."""
-        items, sums = (tuple(column[start:stop] for column in columns) for columns in (self.items, self.sums))
+        items = tuple(column[start:stop] for column in self.items)
+        sums = tuple(column[start:stop] for column in self.sums)
         return CountRows(self.form, items, self.counts[start:stop], sums)
 
 
@@ -317,7 +320,7 @@ def release_blocks(
     only that many of the largest counts are released. `expected` are the totals of an earlier reading.
     """
     plan, form, pieces, seen = session.plan, ARROW, 0, Total()
-    items: list[tuple[Any, ...]] = []
+    items: list[tuple[ArrowArray, ...]] = []
     numbers: list[tuple[FloatArray, ...]] = []
     for block in blocks:
         true_counts = counts_of(block)
@@ -369,7 +372,7 @@ class Job:
     rule: Nonzero
     task: Task | RoundsTask
     rng: Rng
-    receipt: Mapping[str, Any] | None
+    receipt: Receipt | None
 
     @property
     def names(self) -> Names:

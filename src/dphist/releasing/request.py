@@ -13,13 +13,35 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import lru_cache, partial
+from inspect import Signature, signature
 from pathlib import Path
+from textwrap import TextWrapper
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
 from dphist.counting.task import Events, Value, is_frame
-from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
+from dphist.errors import (
+    LARGEST_COUNT,
+    InputError,
+    InvalidParameter,
+    finite_number,
+    flag,
+    is_spark_frame,
+    with_keywords,
+)
 from dphist.model import Budget
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 
@@ -64,6 +86,9 @@ _ledger = partial(Help, "Budget")
 _engine = partial(Help, "Engine", recorded=False)
 _advanced = partial(Help, "Advanced")
 FilePath = str | os.PathLike[str]
+Json: TypeAlias = "bool | int | float | str | list[Json] | None"
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -71,7 +96,7 @@ class Request(Asked):
     """All options of a release. `input`, `types` and `progress` are not flags."""
 
     # fmt: off
-    input: Any
+    input: object
     _: KW_ONLY
     user: Annotated[str, _input("COLUMN", "Column that identifies the user.")]
     item: Annotated[str | Sequence[str], _input("COLUMN",
@@ -97,7 +122,7 @@ class Request(Asked):
         "are found in rounds and then measured]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
         "Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]")] = None
-    known: Annotated[Any, _limit("FILE",
+    known: Annotated[object, _limit("FILE",
         "Without a limit: items that are public already, such as last week's release. They are measured without "
         "being found again.")] = None
     top: Annotated[int | None, _limit("K",
@@ -108,7 +133,7 @@ class Request(Asked):
         "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
         "is subtracted from all. With a smaller <--max-items-per-user>, or with sums, you guarantee it: with more "
         "items, nothing is released.")] = None
-    items: Annotated[Any, _limit("FILE",
+    items: Annotated[object, _limit("FILE",
         "Public list of items. Exactly these items are counted and released.")] = None
     lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
@@ -298,14 +323,14 @@ class Request(Asked):
         user = columns[0].name
         return None if source is None else Events(source, user, columns, null_items=self.null_items)
 
-    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, everything: bool = False) -> JsonObject:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.
 
         A certificate is published, and folders may name people, projects and machines. With `everything`, options
         that affect neither privacy nor the numbers are included, and folders.
         """
         recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded or everything}
-        data: dict[str, Any] = {}
+        data: JsonObject = {}
         for entry in fields(self):
             if entry.name in recorded:
                 # Compared as JSON, because frames can only be compared with frames.
@@ -337,7 +362,7 @@ class Option:
     required: bool
     allows_none: bool
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise `InvalidParameter` for a value of another type."""
         name = f"<{flag(self.name)}>"
         if isinstance(value, str) and value in self.words:
@@ -350,8 +375,8 @@ class Option:
             finite_number(self.name, value)
         if self.kind is int:
             # A seed may be any whole number.
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or (self.name != "seed" and not 1 <= value <= LARGEST_COUNT):
+            whole = value if isinstance(value, int) and not isinstance(value, bool) else None
+            if whole is None or (self.name != "seed" and not 1 <= whole <= LARGEST_COUNT):
                 words = "".join(f" or {word}" for word in self.words)
                 raise InvalidParameter(
                     f"{name} must be a whole number from 1 to {LARGEST_COUNT}{words}, not {value!r}"
@@ -376,13 +401,52 @@ def options() -> tuple[Option, ...]:
     return tuple(sorted(declared, key=lambda option: PANELS.index(option.help.panel)))
 
 
-def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
+def _option(name: str, hint: object, help: Help, *, required: bool) -> Option:
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words = tuple(word for part in members if get_origin(part) is Literal for word in get_args(part))
-    kinds = [part for part in members if part in (bool, int, float, str, Any)]
+    kinds = [part for part in members if isinstance(part, type) and part in (bool, int, float, str, object)]
     many = any(get_origin(part) is Sequence for part in members)
-    allows_none = hint is Any or NoneType in get_args(hint)
+    allows_none = hint is object or NoneType in get_args(hint)
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
+
+
+# Phrases about flags, and their Python equivalents.
+_IN_PYTHON: Final = {
+    "Repeat it for": "A list for",
+    "May be repeated": "Also a list",
+    "may be repeated": "also a list",
+}
+
+
+def _options_help() -> str:
+    """The help of all options as keyword arguments, required ones first."""
+    wrapper = TextWrapper(
+        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+    )
+    lines = []
+    for option in sorted(options(), key=lambda option: not option.required):
+        text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
+        for flags, python in _IN_PYTHON.items():
+            text = text.replace(flags, python)
+        lines.append(wrapper.fill(f"{option.name}: {with_keywords(text)}") + "\n")
+    return "".join(lines)
+
+
+def takes_options_of(
+    request: Callable[Options, Request],
+) -> Callable[[Callable[..., Result]], Callable[Options, Result]]:
+    """Give a function the parameters that `Request` declares, and their help, for type checkers and `help`."""
+
+    def decorate(function: Callable[..., Result]) -> Callable[Options, Result]:
+        types = get_type_hints(request)
+        declared = signature(request).parameters.values()
+        parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
+        function.__signature__ = Signature(parameters, return_annotation=signature(function).return_annotation)  # type: ignore[attr-defined]
+        if function.__doc__ is not None:
+            function.__doc__ = function.__doc__.replace("        types: ", f"{_options_help()}        types: ")
+        return function
+
+    return decorate
 
 
 def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str | None) -> None:
@@ -393,7 +457,7 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str 
         raise InvalidParameter("<--seed> cannot be used with <--ledger>: a seeded release is not private")
 
 
-def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
+def _as_json(value: object, *, hide_secrets: bool = False) -> Json:
     """Plain values; a frame is recorded by its type."""
     if isinstance(value, (bool, int, float)) or value is None:
         # RFC 8785, the form that digests are of, has no larger whole numbers.
@@ -406,7 +470,7 @@ def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
-def _without_folders(value: Any) -> Any:
+def _without_folders(value: Json) -> Json:
     """The name of a file or of the last folder. Addresses with a scheme, such as s3://, are unchanged."""
     if isinstance(value, list):
         return [_without_folders(element) for element in value]
@@ -415,10 +479,10 @@ def _without_folders(value: Any) -> Any:
     return value.rstrip("/").rpartition("/")[2] or value
 
 
-def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(values: Mapping[str, object]) -> JsonObject:
     """The values by option name. Raises `InvalidParameter` for an unknown or repeated key."""
     known = {entry.name for entry in fields(Request)} - {"progress"}
-    given: dict[str, Any] = {}
+    given: JsonObject = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
@@ -431,7 +495,7 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def request_from(values: Mapping[str, Any]) -> Request:
+def request_from(values: Mapping[str, object]) -> Request:
     """A request from option names and values; names may have - or _."""
     given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
@@ -440,7 +504,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
     return Request(**given)
 
 
-def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_request(path: str | os.PathLike[str]) -> JsonObject:
     """The options in a TOML request file."""
     try:
         return _by_name(tomllib.loads(Path(path).read_text(encoding="utf-8")))

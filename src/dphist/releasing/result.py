@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist import __version__
+from dphist.aliases import ArrowArray, ArrowColumn, JsonObject, Numbers
 from dphist.certificate.request import MARGIN, AnyRequest, HistogramRequest, SketchRequest
 from dphist.certificate.schema import Findings, Statement
 from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
@@ -27,11 +28,18 @@ from dphist.counting.columns import arrow_numbers, is_series, take_rows
 from dphist.counting.task import origins
 from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
+from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan, Proof
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
 from dphist.signatures import signer_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS_SHOWN: Final = 10
 
@@ -54,7 +62,7 @@ class Form:
 
     package: Package
     shape: Shape = "columns"
-    types: tuple[Any, ...] = field(default=(), compare=False)
+    types: tuple[object, ...] = field(default=(), compare=False)
 
 
 ARROW: Final = Form("pyarrow", "frame")
@@ -79,7 +87,7 @@ def frame_form(value: object) -> Form | None:
     return ARROW if hasattr(value, "__arrow_c_stream__") and not is_series(value) else None
 
 
-def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> Any:
+def native_column(column: ArrowColumn, name: str, kind: Package, dtype: Any = None) -> Any:
     """An Arrow column as one of this package; `dtype` is the numpy or pandas type of the caller's column."""
     if kind == "list":
         return column.to_pylist()
@@ -121,20 +129,20 @@ class Release:
             they are not rounded.
     """
 
-    columns: tuple[Any, ...]
-    counts: NDArray[Any]
+    columns: tuple[ArrowArray, ...]
+    counts: Numbers
     plan: Plan
     private: bool
     names: Names
     form: Form = ARROW
     offset: float | None = None
-    added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    added: Mapping[str, Numbers] = field(default_factory=dict)
     request: AnyRequest = field(default_factory=HistogramRequest)
     input_form: Form | None = None
-    written: Any = None
+    written: Written | None = None
     sums: tuple[NDArray[np.float64], ...] = ()
     findings: Findings | None = None
-    receipt: Mapping[str, Any] | None = None
+    receipt: Receipt | None = None
     created: str = field(default_factory=now)
     total: int | None = None
     decimals: int | None = None
@@ -171,50 +179,51 @@ class Release:
             )
         if form.shape == "relation":
             return self.to_duckdb()
-        frame = self._frame(form.package)
-        if form.shape == "lazy":
-            return frame.lazy()
-        return frame.to_reader() if form.shape == "reader" else frame
+        if form.package == "pandas":
+            return self.to_pandas()
+        if form.package == "polars":
+            return self.to_polars().lazy() if form.shape == "lazy" else self.to_polars()
+        return self.to_arrow().to_reader() if form.shape == "reader" else self.to_arrow()
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A pandas DataFrame. Its `attrs` hold whether it is private."""
-        return self._frame("pandas")
+        frame: pd.DataFrame = package("pandas").DataFrame(self._native_columns("pandas"))
+        frame.attrs.update(self._note())
+        return frame
 
-    def to_polars(self) -> Any:
+    def to_polars(self) -> pl.DataFrame:
         """A polars DataFrame. Unlike pandas and Arrow, it cannot hold whether it is private."""
-        return self._frame("polars")
+        frame: pl.DataFrame = package("polars").DataFrame(self._native_columns("polars"))
+        return frame
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> pa.Table:
         """An Arrow table. The metadata of its schema holds whether it is private."""
-        return self._frame("pyarrow")
+        return pa.table(self._native_columns("pyarrow")).replace_schema_metadata(self._note())
 
-    def to_duckdb(self, connection: Any = None) -> Any:
+    def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
         """A DuckDB relation in this connection, or in DuckDB's default connection."""
         duckdb = package("duckdb")
-        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
+        relation: DuckDBPyRelation = (duckdb if connection is None else connection).from_arrow(self.to_arrow())
+        return relation
 
-    def to_spark(self, session: Any = None) -> Any:
+    def to_spark(self, session: SparkSession | None = None) -> DataFrame:
         """A Spark DataFrame in this session, or in the active one."""
         from dphist.spark.session import frame_in
 
-        return frame_in(session, self.to_arrow())
+        frame: DataFrame = frame_in(session, self.to_arrow())
+        return frame
 
     def _native_items(self, kind: Package) -> dict[str, Any]:
         types = self.form.types or (None,) * len(self.columns)
         columns = zip(self.names.items, self.columns, types, strict=True)
         return {name: native_column(column, name, kind, dtype) for name, column, dtype in columns}
 
-    def _frame(self, kind: Package) -> Any:
-        """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
-        columns = self._native_items(kind)
-        for name, numbers in ((self.names.count, self.counts), *self.added.items()):
-            columns[name] = native_column(arrow_numbers(numbers), name, kind)
-        if kind == "pyarrow":
-            return pa.table(columns).replace_schema_metadata(self._note())
-        frame = package(kind).DataFrame(columns)
-        if kind == "pandas":
-            frame.attrs.update(self._note())
-        return frame
+    def _native_columns(self, kind: Package) -> dict[str, Any]:
+        numbers = {self.names.count: self.counts, **self.added}
+        return {
+            **self._native_items(kind),
+            **{name: native_column(arrow_numbers(column), name, kind) for name, column in numbers.items()},
+        }
 
     @property
     def guarantee(self) -> str:
@@ -226,7 +235,7 @@ class Release:
         """Caveats for readers of the release, as sentences."""
         return not_covered(self.plan, self.request)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """The certificate as a dictionary: guarantee, plan and request."""
         return self.statement.to_dict()
 
@@ -298,7 +307,7 @@ class Release:
             private=self.private, findings=self.findings, margins=self.added.get(MARGIN),
         )  # fmt: skip
 
-    def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
+    def _texts(self, column: ArrowArray, where: NDArray[np.int64]) -> list[str]:
         """The beginnings of values as printable text, without control characters."""
         try:
             values = [str(value) for value in take_rows(column, where).to_pylist()]

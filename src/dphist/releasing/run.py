@@ -13,19 +13,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import Signature, signature
 from pathlib import Path
-from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
+from typing import Any, Final
 
+import numpy as np
+
+from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule, top_k_keeps, with_lower_threshold
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import (
     Choice,
+    Counted,
     Engine,
     Events,
     Progress,
@@ -36,20 +38,23 @@ from dphist.counting.task import (
     is_frame,
     origins,
 )
-from dphist.errors import InputError, InvalidParameter, with_keywords
+from dphist.errors import InputError, InvalidParameter
+from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan
 from dphist.objects import is_object
-from dphist.outputs.target import Target, local_paths, target_of
+from dphist.outputs.target import Placed, Target, local_paths, target_of
 from dphist.outputs.write import check_formulas, check_target, have_common_source, refuse_own_input, write_release
-from dphist.releasing.request import STREAM, Request, options
+from dphist.planning.planner import plan as make_plan
+from dphist.planning.rounds import plan_rounds
+from dphist.releasing.noise import Job, blocks, check_drawing, engine_pieces, release_blocks
+from dphist.releasing.request import STREAM, Request, takes_options_of
+from dphist.releasing.result import Release, frame_form
+from dphist.releasing.rounds import check_drawing_of_rounds, release_rounds, rounds_noise
 from dphist.releasing.spending import Attempt, account_of, booked_attempt, check_ledger, composes_gaussian
+from dphist.sampling.rng import Rng, SecureRng, SeededRng
 from dphist.signatures import signer_of
 
-# Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:
-    from dphist.releasing.noise import Job
-    from dphist.releasing.result import Release
-    from dphist.sampling.rng import Rng
     from dphist.spark.counting import SparkEngine
 
 # Rows that get noise together: enough for the compiled sampler, in little memory.
@@ -59,51 +64,9 @@ _BLOCK_BYTES: Final = 64_000_000
 _MOST_FILES: Final = 20
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
-Placed = Callable[[Any], None]
-Options = ParamSpec("Options")
 
-
-# Phrases about flags, and their Python equivalents.
-_IN_PYTHON: Final = {
-    "Repeat it for": "A list for",
-    "May be repeated": "Also a list",
-    "may be repeated": "also a list",
-}
-
-
-def _parameters() -> str:
-    """The help of all options as keyword arguments, required ones first."""
-    wrapper = TextWrapper(
-        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
-    )
-    lines = []
-    for option in sorted(options(), key=lambda option: not option.required):
-        text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
-        for flags, python in _IN_PYTHON.items():
-            text = text.replace(flags, python)
-        lines.append(wrapper.fill(f"{option.name}: {with_keywords(text)}") + "\n")
-    return "".join(lines)
-
-
-def _takes_options_of(
-    request: Callable[Options, Request],
-) -> Callable[[Callable[..., Release]], Callable[Options, Release]]:
-    """Give a function the parameters that `Request` declares, and their help, for type checkers and `help`."""
-
-    def decorate(function: Callable[..., Release]) -> Callable[Options, Release]:
-        types = get_type_hints(request)
-        declared = signature(request).parameters.values()
-        parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
-        function.__signature__ = Signature(parameters, return_annotation="Release")  # type: ignore[attr-defined]
-        if function.__doc__ is not None:
-            function.__doc__ = function.__doc__.replace("        types: ", f"{_parameters()}        types: ")
-        return function
-
-    return decorate
-
-
-@_takes_options_of(Request)
-def release(input: Any, **options: Any) -> Release:  # noqa: D417
+@takes_options_of(Request)
+def release(input: object, **options: Any) -> Release:  # noqa: D417
     """Count users per item in user events, with differential privacy.
 
     Without `max_items_per_user`, `top` or `max_nonzero`, items are found in rounds and then measured: each count
@@ -145,7 +108,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
         with engine_for(request) as engine, _spool_input(request) as events:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3. Plan
-            attempt.book(planned)  # 4. Book
+            attempt.book(planned, partial(_plan_with, request, engine))  # 4. Book
             if request.in_rounds:  # 5. and 6. for each round
                 result = attempt.release = _in_rounds(request, planned, engine, events, target, attempt)
             else:
@@ -243,8 +206,6 @@ def engine_for(request: Request) -> DuckDBEngine | SparkEngine:
 
 def plan_request(request: Request, engine: Engine) -> Plan:
     """The certified plan of a request. The only data read is the length of a public list of items."""
-    from dphist.releasing.noise import check_drawing
-
     public = None if request.items is None else request.listed_items()
     size = None if public is None else engine.size(public)
     if size == 0:
@@ -256,11 +217,12 @@ def plan_request(request: Request, engine: Engine) -> Plan:
     return plan
 
 
-def _plan_rounds(request: Request, public_items: int | None) -> Plan:
-    from dphist.certificate.proof import certify_again
-    from dphist.planning.rounds import plan_rounds
-    from dphist.releasing.rounds import check_drawing_of_rounds
+def _plan_with(request: Request, engine: Engine, epsilon: float) -> Plan:
+    """The plan of the same release with another epsilon."""
+    return plan_request(replace(request, epsilon=epsilon), engine)
 
+
+def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     account = account_of(request)
     gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
     plan = plan_rounds(
@@ -273,9 +235,6 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
 
 
 def _plan(request: Request, public_items: int | None) -> Plan:
-    from dphist.certificate.proof import certify_again, with_lower_threshold
-    from dphist.planning.planner import plan as make_plan
-
     cap, most = request.max_items_per_user, public_items or request.max_nonzero
     plan = make_plan(
         epsilon=request.epsilon, delta=request.delta, top=request.top, offset=request.offset,
@@ -290,11 +249,8 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 # 5. Count.
 
 
-def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Mapping[str, Any] | None) -> Job:
+def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Receipt | None) -> Job:
     """Define what to count."""
-    from dphist.certificate.proof import Nonzero, nonzero_rule, top_k_keeps
-    from dphist.releasing.noise import Job
-
     rng, cap = _rng(request), request.max_items_per_user
     # If a top-k step cannot enforce the bound on all items, the caller guarantees it.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
@@ -311,15 +267,11 @@ def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Mapping[
 
 
 def _rng(request: Request) -> Rng:
-    from dphist.sampling.rng import SecureRng, SeededRng
-
     return SecureRng() if request.seed is None else SeededRng(request.seed)
 
 
 def rounds_task(plan: Plan, request: Request, events: Events, rng: Rng) -> RoundsTask:
     """What to count in rounds."""
-    from dphist.releasing.rounds import rounds_noise
-
     noise = rounds_noise(plan)
     return RoundsTask(
         events, Choice(rng.words(4).tobytes(), portable=not rng.private), noise.most_items, noise.lattice,
@@ -337,10 +289,6 @@ def _in_rounds(
     attempt: Attempt,
 ) -> Release:
     """Count and add noise in rounds. Spark also writes a `target` that is a folder."""
-    from dphist.certificate.proof import Nonzero
-    from dphist.releasing.noise import Job
-    from dphist.releasing.rounds import release_rounds
-
     rng = _rng(request)
     task = rounds_task(plan, request, events, rng)
     job = Job(request, plan, Nonzero.NOT_NEEDED, task, rng, attempt.receipt)
@@ -367,16 +315,15 @@ def values_of(plan: Plan, summed: Sequence[str]) -> tuple[Value, ...]:
 # 6. Noise.
 
 
-def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) -> Release:
+def _add_noise(job: Job, counted: Counted, target: Target | None, placed: Placed) -> Release:
     """Add noise. Spark's executors also write a `target` that is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
+        from dphist.spark.counting import SparkHistogram
         from dphist.spark.noise import release_on_spark
 
+        assert isinstance(counted, SparkHistogram)
         return release_on_spark(job, counted, target, placed)
-    from dphist.releasing.noise import blocks, engine_pieces, release_blocks
-    from dphist.releasing.result import frame_form
-
     session = job.begin(counted.at_rank)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
@@ -384,7 +331,7 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
     # If a limit on items per user replaced the top-k step, --top keeps the largest noisy counts.
     noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
-    added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
+    added = job.columns.numbers(np.asarray(noisy.counts, np.float64), noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
     input_form = frame_form(request.input) if is_frame(request.input) else None
     return replace(job.complete(noisy), counts=counts, added=added, input_form=input_form)

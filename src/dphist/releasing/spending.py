@@ -20,21 +20,26 @@ the earlier draws, which are independent of it, might as well not have been made
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from pyarrow import ArrowException, ipc
 
+from dphist import __version__
+from dphist.accounting import gaussian_of_plan, zcdp_of_plan
+from dphist.aliases import JsonObject
 from dphist.certificate.cells import digest_of_values
+from dphist.certificate.proof import plan_of
 from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
 from dphist.certificate.request import SketchRequest
-from dphist.certificate.schema import output_of
-from dphist.certificate.text import parse_certificate, same_json
+from dphist.certificate.schema import Certificate, decode, output_of
+from dphist.certificate.statement import now, statement_of
+from dphist.certificate.text import parse_certificate, same_json, signed_bytes
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.files import open_regular
 from dphist.ledger import Ledger
@@ -51,25 +56,23 @@ from dphist.ledger.accounts import (
     composer_for,
     round_down,
 )
+from dphist.ledger.schema import Receipt
 from dphist.ledger.store import ledger_path
 from dphist.model import Budget, Plan
 from dphist.outputs.stores import StoreError, read_table
-from dphist.outputs.target import Target, Written, target_of
+from dphist.outputs.target import Placed, Target, Written, target_of
 from dphist.outputs.write import place_table
+from dphist.planning.planner import plan as make_plan
+from dphist.proof.searches import fraction_up
 from dphist.publishing import lock_folder, own_work_folders, place, publish, remove_leftovers
 from dphist.releasing.request import Request, check_booking
+from dphist.releasing.result import Names, Release
+from dphist.signatures import CERTIFICATE_DOMAIN, examine_signature
 
-if TYPE_CHECKING:
-    from dphist.releasing.result import Release
 
-
-def spend_of(planned: Plan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
+def spend_of(planned: Plan, accounting: str, document: JsonObject | None = None) -> Spend:
     """The cost of a release in an accounting."""
-    from dphist.accounting import zcdp_of_plan
-    from dphist.accounting.gaussian import gaussian_of_plan
-    from dphist.proof.searches import fraction_up
-
-    profile: dict[str, Any] | None = None
+    profile: JsonObject | None = None
     if accounting == "gdp":
         move = gaussian_of_plan(planned)
         profile = {"mu_squared": fraction_up(move.squared), "delta": move.event}
@@ -99,7 +102,7 @@ def account_of(request: Request) -> Account | None:
 SHARES: Final = (HALF, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def price_of(planned: Plan, account: Account, document: dict[str, Any] | None = None) -> tuple[Spend, Composer]:
+def price_of(planned: Plan, account: Account, document: JsonObject | None = None) -> tuple[Spend, Composer]:
     """The cost of a release in the accounting of a dataset, and how costs add up.
 
     With the accounting auto, the first booking decides between gdp and zcdp, with one of the shares of delta, and
@@ -132,8 +135,6 @@ _SHARE_OF_WEEKS: Final = 0.9
 
 def weekly_budget(account: Account) -> Budget | None:
     """About the largest budget for each of 52 equal releases in rounds; None if there is none."""
-    from dphist.planning.planner import plan as make_plan
-
     total = account.total
     if account.accounting == "sum":
         return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
@@ -150,7 +151,7 @@ def weekly_budget(account: Account) -> Budget | None:
     return Budget(epsilon, delta) if epsilon else None
 
 
-def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mapping[str, Any] | None) -> str:
+def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Receipt | None) -> str:
     """The remaining budget after the release with this receipt, and the accounting if this release fixed it."""
     assert receipt is not None
     with suppress(LedgerError):
@@ -167,14 +168,6 @@ _DECIDED: Final = "As the first release it fixes the accounting of the dataset: 
 _ADDED: Final = "sum (epsilons and deltas are added), by which more releases like it fit than by gdp or zcdp"
 
 
-def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
-    """The cost of this release with another epsilon."""
-    from dphist.releasing.run import engine_for, plan_request
-
-    other = replace(request, epsilon=epsilon)
-    return spend_of(plan_request(other, engine_for(other)), composer.accounting)
-
-
 @dataclass(frozen=True)
 class SketchBooking:
     """The parts of a `Request` that booking a sketch needs."""
@@ -187,7 +180,7 @@ class SketchBooking:
     def __post_init__(self) -> None:
         check_booking(self.ledger, self.dataset, self.options.seed)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return self.options.to_dict()
 
     def recorded(self) -> SketchRequest:
@@ -204,19 +197,27 @@ class Attempt:
     """
 
     request: Request | SketchBooking
-    placed: Callable[[Any], None] | None
-    run: dict[str, Any] | None = None
+    placed: Placed | None
+    run: JsonObject | None = None
     earlier: Booking | None = None
     finished: Release | None = None
     ledger: Ledger | None = None
     booking: Booking | None = None
-    release: Any = None
-    written: Any = None
+    release: Release | None = None
+    written: Written | None = None
     drawn: str | None = None
     noted: bool = True
 
-    def book(self, planned: Plan) -> None:
-        """Book the release durably, or raise an error that states the remaining budget."""
+    def book(self, planned: Plan, plan_with: Callable[[float], Plan] | None = None) -> None:
+        """Book the release durably, or raise an error that states the remaining budget.
+
+        `plan_with` plans the same release with another epsilon, for the error.
+        """
+
+        def spend_at(epsilon: float, composer: Composer) -> Spend:
+            assert plan_with is not None
+            return spend_of(plan_with(epsilon), composer.accounting)
+
         recorded = self.request.to_dict()
         promised = _rehearse_certificate(planned, self.request)
         if self.request.ledger is None:
@@ -232,13 +233,13 @@ class Attempt:
         self.booking = self.ledger.book_release(
             self.request.dataset,
             lambda account: price_of(planned, account, document),
-            spend_at=partial(replan, self.request) if isinstance(self.request, Request) else None,
+            spend_at=None if plan_with is None else spend_at,
             id=self.request.id,
             run=self.run,
         )
 
     @property
-    def receipt(self) -> dict[str, Any] | None:
+    def receipt(self) -> Receipt | None:
         return None if self.booking is None else self.booking.receipt()
 
     def note_drawn(self, address: str, digest: str) -> None:
@@ -249,12 +250,12 @@ class Attempt:
         self.ledger.settle(self.booking, sha256=digest, address=address)
         self.drawn = digest
 
-    def note_written(self, written: Any) -> None:
+    def note_written(self, written: Written) -> None:
         self.written = written
         if self.placed is not None:
             self.placed(written)
 
-    def settle(self, written: Any) -> None:
+    def settle(self, written: Written | None) -> None:
         """Note in the ledger where the release is. The booking stays if this fails."""
         if written is not None and self.ledger is not None and self.booking is not None and self.drawn is None:
             with suppress(LedgerError):
@@ -275,7 +276,7 @@ class Attempt:
             except LedgerError:
                 self.noted = False
 
-    def remaining_booking(self) -> dict[str, Any]:
+    def remaining_booking(self) -> JsonObject:
         """What stays booked after a failure: `DphistError.booking`."""
         recorded, ledger = self.request.to_dict(), os.fspath(self.request.ledger or "")
         epsilon, delta, dataset = (recorded[name] for name in ("epsilon", "delta", "dataset"))
@@ -318,13 +319,8 @@ class Attempt:
         return {**facts, "summary": summary}
 
 
-def _rehearse_certificate(plan: Plan, request: Request | SketchBooking) -> Any:
+def _rehearse_certificate(plan: Plan, request: Request | SketchBooking) -> JsonObject:
     """The guarantee as the certificate will state it; an error, before anything is booked, if it cannot."""
-    from dphist import __version__
-    from dphist.certificate.proof import plan_of
-    from dphist.certificate.schema import decode
-    from dphist.certificate.statement import now, statement_of
-
     try:
         stated = statement_of(
             plan, request.recorded(), private=True, offset=None, version=__version__, created=now()
@@ -333,13 +329,12 @@ def _rehearse_certificate(plan: Plan, request: Request | SketchBooking) -> Any:
     except (ArithmeticError, ValueError):
         what = "the bounds of a sum are too large, or have too many digits"
         raise InvalidParameter(what if plan.sums else "a certificate cannot state this request") from None
-    return stated.to_dict()["guarantee"]
+    guarantee: JsonObject = stated.to_dict()["guarantee"]
+    return guarantee
 
 
 @contextmanager
-def booked_attempt(
-    request: Request | SketchBooking, placed: Callable[[Any], None] | None = None
-) -> Iterator[Attempt]:
+def booked_attempt(request: Request | SketchBooking, placed: Placed | None = None) -> Iterator[Attempt]:
     """Add to any failure what stays booked: to its message, and as attributes (see `DphistError`).
 
     Within this context no other process can run the same id.
@@ -357,7 +352,7 @@ def booked_attempt(
             raise
 
 
-def _check_same_spend(booking: Booking, planned: Plan, account: Account, document: dict[str, Any]) -> None:
+def _check_same_spend(booking: Booking, planned: Plan, account: Account, document: JsonObject) -> None:
     """Raise unless the plan is the one that was booked: another version of dphist may plan differently."""
     now, then = price_of(planned, account, document)[0].through_json(), booking.spend
     same = (now.epsilon, now.delta, now.profile) == (then.epsilon, then.delta, then.profile)
@@ -386,7 +381,7 @@ def _add_booking(error: BaseException, attempt: Attempt) -> None:
             error.release = attempt.release  # type: ignore[attr-defined]
 
 
-def check_ledger(request: Request | SketchBooking, target: Any) -> None:
+def check_ledger(request: Request | SketchBooking, target: Target | None) -> None:
     """Raise unless the ledger exists, has the dataset, and is not the release's own output."""
     if request.ledger is None:
         return
@@ -432,7 +427,7 @@ def _only_run_of_id(request: Request, attempt: Attempt) -> Iterator[None]:
         yield
 
 
-def _run_facts(request: Request, target: Target) -> dict[str, Any]:
+def _run_facts(request: Request, target: Target) -> JsonObject:
     """What must be the same in all runs of an id, including options that can make a run fail, such as --memory."""
     facts = request.to_dict(everything=True)
     for name in _MAY_DIFFER:
@@ -447,7 +442,7 @@ def _run_facts(request: Request, target: Target) -> dict[str, Any]:
     return {**facts, "output": title}
 
 
-def _check_same(id: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_same(id: str, before: JsonObject, now: JsonObject) -> None:
     names = [name for name in sorted({*before, *now}) if not same_json(before.get(name), now.get(name))]
     if names:
         differences = "; ".join(
@@ -483,7 +478,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
     return None if found is None else _release_from(found, request, target)
 
 
-def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
+def _is_result(document: JsonObject | None, booking: Booking) -> bool:
     """Whether this is the certificate of the result that the ledger has noted."""
     assert booking.written is not None
     if document is None or document.get("booking") != booking.receipt():
@@ -557,11 +552,9 @@ def _is_noted(path: Path, booking: Booking) -> bool:
 
 def _finish_table(work: Path, request: Request, booking: Booking, target: Target) -> None:
     """The kill may have come before or after the transaction was committed."""
-    from dphist.outputs.stores import StoreError, read_table
-
     assert booking.written is not None
     try:
-        with ipc.open_file(work / "data") as file:
+        with ipc.open_file(str(work / "data")) as file:
             table = file.read_all()
     except (OSError, ArrowException):
         return  # the folder was being removed
@@ -581,12 +574,6 @@ def _finish_table(work: Path, request: Request, booking: Booking, target: Target
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with its certificate."""
-    from dphist.certificate.proof import plan_of
-    from dphist.certificate.schema import Certificate, decode
-    from dphist.certificate.verify import examine
-    from dphist.releasing.result import Names, Release
-    from dphist.signatures import NO_TRUST
-
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
@@ -597,10 +584,8 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
-    written = Written(
-        target.title(), target.certificate_title(), stated.output.sha256,
-        signed_by=examine(document, target.address, target.certificate_path, NO_TRUST).fingerprint,
-    )  # fmt: skip
+    _, signed_by, _ = examine_signature(document, signed_bytes(document), CERTIFICATE_DOMAIN, None)
+    written = Written(target.title(), target.certificate_title(), stated.output.sha256, signed_by=signed_by)
     return Release(
         tuple(table.column(name).combine_chunks() for name in items), counts, plan, stated.private,
         Names(items, request.count_name), offset=stated.counts.offset, added=numbers,

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dphist.aliases import JsonObject, Numbers
 from dphist.certificate.aggregates import sums_with_noise
 from dphist.certificate.numbers import count_decimals, half_width, sum_error
 from dphist.certificate.proof import is_difference
@@ -80,7 +80,7 @@ class Summary:
         lines += [line for note in notes for line in ("", fill(note))]
         return lines if self.private else [NOT_PRIVATE, *lines]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "headline": self.headline,
             "margin": self.margin,
@@ -100,7 +100,7 @@ def summarize(
     largest: float | None,
     private: bool = True,
     findings: Findings | None = None,
-    margins: NDArray[Any] | None = None,
+    margins: Numbers | None = None,
 ) -> Summary:
     """The summary of a release with this many `items` and this `largest` count.
 
@@ -139,7 +139,7 @@ def _of_rounds(
     plan: Plan,
     request: AnyRequest,
     findings: Findings,
-    margins: NDArray[Any] | None,
+    margins: Numbers | None,
     *,
     items: int,
     largest: float | None,
@@ -180,7 +180,7 @@ def doubts(reason: str | None) -> list[str]:
     return [] if reason is None else [f"Do not rely on the margins: {reason}."]
 
 
-def _margins_in_words(margins: NDArray[Any] | None) -> str:
+def _margins_in_words(margins: Numbers | None) -> str:
     """From the usual margin to the largest, which is that of the most popular items."""
     if margins is None or not margins.size:
         return "in the column margin (95 %)"
@@ -297,7 +297,7 @@ def _why_few(plan: Plan, request: AnyRequest, items: int, hidden: int | None) ->
 
 
 def column_digits(
-    plan: Plan, request: AnyRequest, counts: NDArray[Any], columns: Mapping[str, NDArray[Any]]
+    plan: Plan, request: AnyRequest, counts: Numbers, columns: Mapping[str, Numbers]
 ) -> dict[str, int]:
     """Decimals to show of each column of numbers: as many as its own error justifies. Whole numbers have none."""
     # Means of large items are more precise: one item in ten is larger than this.
@@ -307,7 +307,7 @@ def column_digits(
         for aggregate, noise in sums_with_noise(plan, request.aggregates)
     }
 
-    def digits_of(name: str, values: NDArray[Any]) -> int:
+    def digits_of(name: str, values: Numbers) -> int:
         if values.dtype.kind == "i":
             return 0
         # The longest name of which this is a derived column, such as amount_sum_low.

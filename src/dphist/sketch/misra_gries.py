@@ -237,8 +237,9 @@ class MisraGries:
             )  # fmt: skip
             decimals = count_decimals(certified, whole=rounded)
             counts, _ = added_columns(
-                noisy.counts, certified, names.count, error=False, interval=None, decimals=decimals, whole=rounded
-            )
+                np.asarray(noisy.counts, np.float64), certified, names.count,
+                error=False, interval=None, decimals=decimals, whole=rounded,
+            )  # fmt: skip
             result = replace(noisy, counts=counts, decimals=decimals, request=recorded, receipt=attempt.receipt)
             attempt.release = result
             if target is not None:
