@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dphist.aliases import ArrowArray
+from dphist.aliases import ArrowArray, ArrowColumn
 from dphist.certificate.numbers import count_decimals
 from dphist.certificate.proof import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
@@ -237,7 +237,7 @@ class CountRows:
     """Rows of a histogram: the item's columns, true counts, and sums in steps."""
 
     form: Form
-    items: tuple[ArrowArray, ...] = field(repr=False)
+    items: tuple[ArrowColumn, ...] = field(repr=False)
     counts: IntArray = field(repr=False)
     sums: tuple[IntArray, ...] = field(default=(), repr=False)
     size: int = field(default=0, repr=False)  # bytes, if blocks are limited by them

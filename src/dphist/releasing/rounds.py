@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.aliases import ArrowArray
+from dphist.aliases import ArrowColumn
 from dphist.certificate.schema import Findings
 from dphist.counting.columns import one_chunk, release_order, take_rows
 from dphist.counting.task import Progress, RoundsCount, is_frame
@@ -270,7 +270,7 @@ def release_rounds(job: Job, counted: RoundsCount, watch: Progress) -> Release:
     return release
 
 
-def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[ArrowArray]) -> Release:
+def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[ArrowColumn]) -> Release:
     """The release of the found items, from noisy numbers alone; `items` are their columns."""
     columns = tuple(one_chunk(column) for column in items)
     # Sums of floats depend on the order of their terms, and that of the engine is not a function of noisy numbers.

@@ -476,7 +476,7 @@ def gather_facts(
         if public_key is not None:
             raise InvalidParameter("public_key needs a written release: pass its path")
         document: JsonObject | None = release.document()
-        rows = release.to_arrow()
+        rows: pa.Table | None = release.to_arrow()
         verified = verify_document(document, rows, "FILE")
         origin = Origin(written=release.written is not None)
     else:
@@ -490,6 +490,7 @@ def gather_facts(
             origin = _origin(document, verified.address, certificate, public_key)
     refuse_unverified(verified)
     assert document is not None
+    assert rows is not None
     try:
         return facts_of(document, rows, verified, origin)
     except DphistError:
