@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typer._click import Command as AnyCommand
     from typer._click import Context, HelpFormatter, Parameter
     from typer._click.exceptions import UsageError
-
 else:
     UsageError = typer.BadParameter.__base__
 

@@ -1,7 +1,4 @@
-"""Commands that plan, certify, compare and simulate. They read no private data.
-
-The names of `dphist` load when they are used, so that a mistake is reported, and help is shown, at once.
-"""
+"""Commands that plan, certify, compare and simulate. They read no private data."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TextColumn:
     name: str
     values: tuple[str | None, ...]
     by_number: bool = False
-    kind: ClassVar = "text"
+    kind: ClassVar[str] = "text"
 
     def texts(self, first: int) -> list[str]:
         return ["(missing)" if text is None else text or "(empty)" for text in self.values[:first]]
