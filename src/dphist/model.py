@@ -100,7 +100,7 @@ LEAST_VARIANCE: Final = 4
 # The Laplace scales that the sampler supports.
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
-# The samplers' largest variance.
+# The samplers' largest variance, in squared steps.
 LARGEST_VARIANCE: Final = 10**16
 
 
@@ -288,6 +288,15 @@ class LatticeNoise(_Family):
         if self.offset != "none":
             return "top-k"
         return "csh" if self.variance_shared > 0 else "gshm"
+
+    @property
+    def least_offset(self) -> float:
+        """The least noisy count that a top-k step subtracts, except with a probability of at most 1e-15.
+
+        Of draws with the total variance V, Pr[X <= -t] <= e^(-t^2/(2V)), and the count itself is at least 0.
+        """
+        draws = 2 if self.offset == "opposite" else 1
+        return -math.sqrt(2.0 * draws * math.log(1e15)) * self.sigma_shared
 
     @property
     def extra(self) -> Fraction:

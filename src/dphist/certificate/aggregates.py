@@ -15,7 +15,7 @@ Kind = Literal["sum", "mean", "vector"]
 KINDS: Final[tuple[Kind, ...]] = ("sum", "mean", "vector")
 # The columns that are summed, and the bounds of a user's own sum; of several columns, those of a norm.
 Summed = tuple[tuple[str, ...], Fraction, Fraction]
-_NUMBER: Final = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?\d{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)

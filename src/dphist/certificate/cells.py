@@ -165,11 +165,11 @@ def digest_of_values(table: Any, kind: str) -> str:
 def type_named(described: str) -> Any | None:
     """The Arrow type that is written like this, or None for an unknown type."""
     try:
-        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
+        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described, re.ASCII):
             return pa.timestamp(match[1], match[2])
-        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
+        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described, re.ASCII):
             return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
-        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
+        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described, re.ASCII):
             return pa.binary(int(match[1]))
         return pa.type_for_alias(described)
     except (ValueError, AttributeError):
@@ -239,13 +239,22 @@ PACKED: Final = ".gz"
 
 
 def read_text(
-    file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
+    file: BinaryIO,
+    kind: str,
+    types: dict[str, str],
+    columns: list[str],
+    *,
+    escape_formulas: bool = False,
+    exported: bool = False,
 ) -> Any:
-    """Read a text file, already unpacked, whose columns were written from these Arrow types."""
+    """Read a text file, already unpacked, whose columns were written from these Arrow types.
+
+    Raises `ValueError` for numbers in another form than dphist writes, unless a database `exported` the file.
+    """
     file.seek(0)
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
-        return _read_jsonl(file, types, columns)
+        return _read_jsonl(file, types, columns, exported=exported)
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text, because 007 is not 7.
@@ -263,15 +272,31 @@ def read_text(
         for place, name in enumerate(columns):
             if not types.get(name, "").startswith("decimal"):
                 cells[place] = pc.replace_substring_regex(cells[place], *_UNESCAPE)
-    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
+    restored = [restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)]
+    if not exported and not all(map(_is_as_written, cells, restored)):
+        raise ValueError("other text of numbers")
+    return pa.table(restored, names=columns)
 
 
-def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
+def _is_as_written(texts: pa.ChunkedArray, column: pa.ChunkedArray) -> bool:
+    """Whether numbers have the text that dphist writes: 500 may be neither 5e2 nor 0500."""
+    given = column.type
+    if not (pa.types.is_integer(given) or pa.types.is_float32(given) or pa.types.is_float64(given)):
+        return True
+    return bool(texts.equals(column.cast(pa.string())))
+
+
+def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str], *, exported: bool) -> Any:
     cells: list[list[Any]] = [[] for _ in columns]
+    keys = [encode_json(name) + ":" for name in columns]
     for line in file:
         row = json.loads(line.decode(), object_pairs_hook=unique_keys)
         if not isinstance(row, dict) or list(row) != columns:
             raise ValueError("other columns")
+        if not exported:
+            texts = map(str.__add__, keys, texts_of(list(row.values())))
+            if line != ("{" + ",".join(texts) + "}\n").encode():
+                raise ValueError("other text of cells")
         for column, cell in zip(cells, row.values(), strict=True):
             column.append(cell)
     arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]

@@ -157,7 +157,7 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
         if chosen is None or output is None or problems:
             return Readback(None, document, matches, tuple(problems))
         try:
-            table = _read_file(file, chosen, output)
+            table = _read_file(file, chosen, output, exported=exported)
         except Unreadable as error:
             return Readback(None, document, matches, (_unreadable(path.name, chosen, error),))
     if exported:
@@ -183,7 +183,7 @@ def _unreadable(name: str, kind: str, error: Unreadable) -> str:
     return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
 
 
-def _read_file(file: BufferedReader, kind: str, output: Output) -> Any:
+def _read_file(file: BufferedReader, kind: str, output: Output, *, exported: bool) -> Any:
     """The table of a file that matches its digest. Raises `Unreadable`, with an empty text if it is damaged."""
     if len(output.columns) > MOST_COLUMNS:
         raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
@@ -192,8 +192,9 @@ def _read_file(file: BufferedReader, kind: str, output: Output) -> Any:
             return _restore_types(_decode_file(file, kind, output.rows), output)
         text = _unpack(file) if kind.endswith(PACKED) else file
         return read_text(
-            text, kind, output.type_of(), list(output.columns), escape_formulas=output.escape_formulas
-        )
+            text, kind, output.type_of(), list(output.columns), escape_formulas=output.escape_formulas,
+            exported=exported,
+        )  # fmt: skip
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
         EOFError, zlib.error,

@@ -31,7 +31,9 @@ Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
 # RFC 8785 has no larger whole numbers; they are recorded as text.
 LARGEST_WHOLE: Final = (1 << 53) - 1
-Seed = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)] | Annotated[str, Meta(pattern="^-?[0-9]+$")]
+Seed = (
+    Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)] | Annotated[str, Meta(pattern=r"^-?[0-9]+$(?!\n)")]
+)
 
 
 @dataclass(frozen=True)

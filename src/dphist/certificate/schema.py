@@ -19,6 +19,8 @@ from dphist.display import printable
 from dphist.errors import InvalidParameter
 from dphist.model import (
     FINEST_REACH,
+    LARGEST_SCALE,
+    LARGEST_VARIANCE,
     MOST_COLUMNS,
     MOST_ROUNDS,
     AnyNoise,
@@ -31,30 +33,31 @@ from dphist.model import (
     SumNoise,
 )
 
-# Larger numbers are in no plan, and would take hours to verify.
-_LARGEST_VARIANCE: Final = 10**40
-_LARGEST_SHARED_VARIANCE: Final = 10**12
+_LARGEST_BOUND: Final = 10**40
 _DIGITS: Final = "[0-9]{1,60}(/[0-9]{1,60})?"
+# Python's $ is also before the end of a last line.
+_END: Final = r"$(?!\n)"
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST_WHOLE)]
 Number = Annotated[int, Meta(ge=1, le=LARGEST_WHOLE)]
 Steps = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)]
-Ratio = Annotated[str, Meta(pattern=f"^{_DIGITS}$", description="A whole number or a fraction, such as 7/3.")]
-SignedRatio = Annotated[str, Meta(pattern=f"^-?{_DIGITS}$")]
+Ratio = Annotated[str, Meta(pattern=f"^{_DIGITS}{_END}", description="A whole number or a fraction, such as 7/3.")]
+SignedRatio = Annotated[str, Meta(pattern=f"^-?{_DIGITS}{_END}")]
 Lattice = Annotated[int, Meta(ge=2, le=1 << 13, description="Steps for one user.")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 Rounds = Annotated[tuple[Whole, ...], Meta(max_length=MOST_ROUNDS)]
 Time = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", max_length=20)]
-Version = Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+!-]{0,63}$", max_length=64)]
+Version = Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+!-]{0,63}" + _END, max_length=64)]
 
 
 class Part(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A part of a certificate. Other fields than these are refused."""
 
 
-def _fraction(text: str) -> Fraction:
+def _fraction(text: str, largest: Fraction | int = LARGEST_VARIANCE) -> Fraction:
+    """The fraction; a `ValueError` if it is larger than any in a plan that can be drawn."""
     number = Fraction(text)
-    if not -_LARGEST_VARIANCE <= number <= _LARGEST_VARIANCE:
+    if not -largest <= number <= largest:
         raise ValueError
     return number
 
@@ -78,7 +81,7 @@ class SumPart(Part, kw_only=True, frozen=True, omit_defaults=True):
     columns: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)] = 1
 
     def noise_of(self) -> SumNoise:
-        low, high = _fraction(self.low), _fraction(self.high)
+        low, high = _fraction(self.low, _LARGEST_BOUND), _fraction(self.high, _LARGEST_BOUND)
         return SumNoise(low, high, self.reach_steps, _fraction(self.variance_steps), self.columns)
 
 
@@ -115,7 +118,7 @@ class LaplaceOfOne(_Law, kw_only=True, frozen=True, tag="laplace"):
     tau_steps: Whole
 
     def noise_of(self) -> LaplaceNoise:
-        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
+        return LaplaceNoise(_fraction(self.scale, LARGEST_SCALE), self.tau_steps)
 
 
 class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mechanism"):
@@ -148,10 +151,7 @@ class _OnLattice(PlanPart, kw_only=True, frozen=True):
     sums: Sums = ()
 
     def _numbers(self) -> tuple[int, Fraction, Fraction]:
-        variance, shared = _fraction(self.variance_steps), _fraction(self.variance_shared_steps)
-        if shared > _LARGEST_SHARED_VARIANCE:
-            raise ValueError
-        return self.lattice, variance, shared
+        return self.lattice, _fraction(self.variance_steps), _fraction(self.variance_shared_steps)
 
     def noise_of(self) -> AnyNoise:
         if self.tau_steps is None:
@@ -186,7 +186,7 @@ class LaplacePlan(PlanPart, kw_only=True, frozen=True, tag="laplace"):
     tau_steps: Whole
 
     def noise_of(self) -> AnyNoise:
-        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
+        return LaplaceNoise(_fraction(self.scale, LARGEST_SCALE), self.tau_steps)
 
 
 class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):

@@ -19,6 +19,10 @@ from dphist.signatures import SIGNATURE, Signer
 
 FORMAT: Final = "dphist-certificate/2"
 SEAL: Final = "self_sha256"
+# Characters that Unicode ignores by default, and the empty one of Braille. For Python they are printable.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 # Certificates take a few KB; that of a Spark folder has another 150 bytes for each of its files.
 LARGEST_CERTIFICATE: Final = 16 << 20
 
@@ -49,7 +53,12 @@ def certificate_text(document: dict[str, Any]) -> str:
     Characters that are invisible, or change the direction of text, are escaped: people see what is verified.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
+    return re.sub(r"[^\n -~]", _visible, text) + "\n"
+
+
+def _visible(character: re.Match[str]) -> str:
+    shown = character[0].isprintable() and not _INVISIBLE.match(character[0])
+    return character[0] if shown else json.dumps(character[0])[1:-1]
 
 
 def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dphist.certificate.aggregates import Published, sums_with_noise
+from dphist.certificate.cells import as_text
 from dphist.certificate.endings import CERTIFICATE, DATABASES
 from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
 from dphist.certificate.proof import (
@@ -312,6 +314,10 @@ class _Examination:
                 self.problems.append("the release does not have as many items as the public list")
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
+        elif isinstance(request, EventsRequest) and _has_duplicates(
+            release.table, [column.name for column in request.columns]
+        ):
+            self.problems.append("an item is in the release twice")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
         return len(self.problems) == before
@@ -394,6 +400,8 @@ class _Examination:
         offset = stated.counts.offset
         if (offset is not None) != plan.releases_offset or not math.isfinite(offset or 0.0):
             self.problems.append("the certificate's counts do not follow from its plan")
+        elif isinstance(plan.noise, LatticeNoise) and offset is not None and offset < plan.noise.least_offset:
+            self.problems.append("the certificate's offset is further below zero than its noise can be")
         if (stated.findings is not UNSET) != plan.noise.in_rounds:
             self.problems.append("the certificate's findings do not follow from its plan")
         due = statement_of(
@@ -501,6 +509,15 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
         and most in bounds
         and (findings.limit == 0 or (findings.limit in bounds and findings.limit <= most))
     )
+
+
+def _has_duplicates(table: pa.Table, items: list[str]) -> bool:
+    try:
+        distinct = table.group_by(items, use_threads=False).aggregate([])
+    except pa.ArrowException:  # types that cannot be grouped
+        distinct = pa.table([as_text(table.column(name)) for name in items], names=items)
+        distinct = distinct.group_by(items, use_threads=False).aggregate([])
+    return bool(distinct.num_rows < table.num_rows)
 
 
 def _finite_column(table: Any, name: str, kind: str) -> NDArray[Any] | None:

@@ -172,10 +172,10 @@ def _tail_by_terms(n: int, variance: arb) -> arb:
     return (total + arb(0).union(term * ratio / (1 - ratio))) / normaliser(variance)
 
 
-def weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
-    """e^(-x^2/(2V)) for x = start, start + sign, ..., by recurrence."""
+def weights_from(start: int, step: int, variance: arb) -> Iterator[arb]:
+    """e^(-x^2/(2V)) for x = start, start + step, ..., by recurrence."""
     weight = (-(arb(start) ** 2) / (2 * variance)).exp()
-    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
+    ratio, bend = (-arb((2 * start + step) * step) / (2 * variance)).exp(), (-(step**2) / variance).exp()
     while True:
         yield weight
         weight, ratio = weight * ratio, ratio * bend

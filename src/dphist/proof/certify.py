@@ -43,7 +43,7 @@ def certify_drawn(
     if isinstance(noise, LaplaceNoise):
         return certify_discrete_laplace(noise.scale, noise.tau_steps, contract, epsilon=epsilon)
     if isinstance(noise, PublicNoise):
-        return certify_known_domain(noise, contract, epsilon=epsilon)
+        return certify_known_domain(noise, contract, epsilon=epsilon, budget=budget)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
 
 
@@ -65,9 +65,11 @@ def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *,
     return Proof(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
 
 
-def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
+def lattice_family(
+    noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float, budget: float = math.inf
+) -> DiscreteFamily:
     kind = DiscreteFamily if noise.offset == "none" else TopKFamily
-    return kind(noise, contract, epsilon=epsilon, scale=scale)
+    return kind(noise, contract, epsilon=epsilon, scale=scale, budget=budget)
 
 
 def certify_lattice(
@@ -85,8 +87,11 @@ def certify_lattice(
     items = contract.items
     scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):
-        family = lattice_family(noise, contract, epsilon=epsilon, scale=scale)
+        most = math.inf if budget is None else budget
+        family = lattice_family(noise, contract, epsilon=epsilon, scale=scale, budget=most)
         gaussian = balls.upper(family.gaussian_worst(0))
+        if gaussian > most:
+            return Proof(epsilon, 1.0, "exact-discrete", _worst_without_new(noise, contract), 0.0)
         # If all counts are new, only the offset of a top-k step is shared. Without it, the event is the exact
         # delta of the neighbours with new counts alone, a lower bound.
         event = family.infinite_event(items)
@@ -100,15 +105,19 @@ def certify_lattice(
     return Proof(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
 
 
-def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Proof:
+def certify_known_domain(
+    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Proof:
     """Proof of discrete correlated noise on a public list of `max_nonzero` items: no item is ever new.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`. If it exceeds a
+    given `budget` it may be 1.
     Valid for: epsilon >= 0.
     Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
     """
     with balls.precision(256):
-        family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
+        most = math.inf if budget is None else budget
+        family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16, budget=most)
         delta = min(1.0, balls.upper(family.gaussian_worst(0)))
     return Proof(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
 
@@ -134,6 +143,6 @@ def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) ->
             waiting += [(first, middle), (middle + 1, last)]
             continue
         worst = max(worst, bound)
-        if stop and worst > goal:
+        if (stop and worst > goal) or family.is_exhausted:
             return math.inf
     return worst
