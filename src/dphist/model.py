@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
+from dphist.aliases import JsonObject
 from dphist.display import Listing
 from dphist.errors import (
     LARGEST_COUNT,
@@ -79,7 +80,7 @@ class SumNoise:
         """Standard deviation of the sum's own noise, of each coordinate, in units of the values."""
         return math.sqrt(self.variance) * float(self.step)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "low": str(self.low),
             "high": str(self.high),
@@ -116,23 +117,36 @@ class _Family:
     public: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
 
+    if TYPE_CHECKING:
+
+        @property
+        def lattice(self) -> int: ...
+        @property
+        def sigma(self) -> float: ...
+        @property
+        def sigma_shared(self) -> float: ...
+        @property
+        def gamma(self) -> float: ...
+        @property
+        def tau(self) -> float: ...
+
     @property
-    def steps_of_count(self: Any) -> int:
+    def steps_of_count(self) -> int:
         """Steps of the noise per unit of an engine's counts."""
-        return int(self.lattice)
+        return self.lattice
 
     @property
-    def threshold(self: Any) -> float:
+    def threshold(self) -> float:
         """A noisy count is released if it is strictly greater."""
-        return 1.0 + float(self.tau)
+        return 1.0 + self.tau
 
     @property
-    def total_noise(self: Any) -> float:
+    def total_noise(self) -> float:
         """Standard deviation of a released count."""
-        return float(self.sigma)
+        return self.sigma
 
     @property
-    def decimals(self: Any) -> int | None:
+    def decimals(self) -> int | None:
         """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
 
         Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %.
@@ -140,14 +154,14 @@ class _Family:
         """
         return max(0, math.ceil(-math.log10(self.total_noise / 2.0)))
 
-    def half_width(self: Any, outside: float, quantile: float) -> float:  # noqa: ARG002
+    def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
         """Half the width of an interval around a count that the noise leaves with the probability `outside`.
 
         Rounded up to whole steps. `quantile` is that of the standard normal distribution.
         """
         return float(math.ceil(quantile * self.total_noise * self.lattice) / self.lattice)
 
-    def rows(self: Any, lower_threshold: int) -> list[tuple[str, str]]:
+    def rows(self, lower_threshold: int) -> list[tuple[str, str]]:
         """What a plan with this noise prints."""
         gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
         threshold = f"{self.threshold + (lower_threshold - 1)!r} ({lower_threshold} + tau)"
@@ -159,7 +173,7 @@ class _Family:
             ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]
 
-    def to_dict(self: Any) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys of `dphist plan --json`."""
         return {
             "noise": self.kind,
@@ -311,7 +325,7 @@ class LatticeNoise(_Family):
         """Normal noise with the same standard deviations and threshold."""
         return Noise(self.sigma, self.sigma_shared, self.tau, float(self.extra))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             **super().to_dict(),
             "lattice": self.lattice,
@@ -347,7 +361,7 @@ class PublicNoise(LatticeNoise):
         """The noise alone; its tau is a placeholder."""
         return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**super().to_dict(), "tau": None, "threshold": None, "tau_steps": None}
 
 
@@ -380,7 +394,7 @@ class LaplaceNoise(_Family):
     def tau(self) -> float:
         return float(self.tau_steps)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**super().to_dict(), "scale": str(self.scale), "tau_steps": self.tau_steps}
 
     def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
@@ -579,7 +593,7 @@ class RoundsNoise(_Family):
             ("noise of each size", f"{self.sigma_sizes:.6g}"),
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         alone = None if self.alone is None else {"mechanism": self.alone.mechanism, **self.alone.to_dict()}
         return {
             **super().to_dict(),
@@ -666,7 +680,7 @@ class NeighbourCase:
     changed: int
     direction: Direction
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys j, r, s and direction; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
         return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
@@ -696,7 +710,7 @@ class Proof(Listing):
     binding_case: NeighbourCase
     delta_lower: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The object that `dphist plan --json` prints under `proof`."""
         return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
@@ -786,7 +800,7 @@ class Plan(Listing):
         """The noise of each summed column: a sum has one, a vector several."""
         return tuple(noise for noise in self.sums for _ in range(noise.columns))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The object that `dphist plan --json` prints; an infinite gamma is None."""
         return {
             "mechanism": self.mechanism,

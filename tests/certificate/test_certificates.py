@@ -46,7 +46,7 @@ def test_pinned_releases_are_verified(name: str) -> None:
 
 # What `dphist verify` may import of dphist.
 ALLOWED = {
-    "dphist", "dphist.__main__", "dphist.cli", "dphist.cli.base", "dphist.cli.verifying", "dphist.display",
+    "dphist", "dphist.__main__", "dphist.aliases", "dphist.cli", "dphist.cli.base", "dphist.cli.verifying", "dphist.display",
     "dphist.errors", "dphist.files", "dphist.model", "dphist.objects", "dphist.signatures",
 }  # fmt: skip
 LOADED = """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,14 @@ def test_huge_numbers_take_little_work() -> None:
     assert len(done.stdout.split()) == len(FORGED)
 
 
+def restate_plan(changed: dict[str, str], document: dict[str, Any]) -> None:
+    document["plan"] |= changed
+
+
 def test_what_cannot_be_drawn_is_refused(release: Path) -> None:
     plan = json.loads(certificate_of(release).read_text())["plan"]
     for changed in ({"variance_steps": str(LARGE + 1)}, {"variance_steps": "1" + "0" * 40}):
-        found = forged(release, lambda document, changed=changed: document["plan"].update(changed))
+        found = forged(release, partial(restate_plan, changed))
         assert found.problems[-1] == "the certificate's plan cannot be read (ValueError)"
     assert plan["mechanism"] == "top-k"
 
@@ -118,6 +123,10 @@ def release(tmp_path: Path) -> Path:
     )
     assert dphist.verify(path).verified
     return path
+
+
+def same(document: dict[str, Any]) -> None:
+    """The certificate as it is."""
 
 
 def certificate_of(path: Path) -> Path:
@@ -167,11 +176,11 @@ def test_numbers_in_another_form(tmp_path: Path, ending: str) -> None:
     raw = gzip.decompress(path.read_bytes()) if ending.endswith("gz") else path.read_bytes()
     match = re.search("[0-9]{3,}([.][0-9]+)?", raw.decode())
     assert match is not None
-    count = match[0]
+    count, text = match[0], "a count is not a number"
     for other in (f"0{count}", f" {count}", f"{count}e0", f"+{count}", *([f"{count}0"] if "." in count else [])):
         changed = raw.replace(count.encode(), other.encode(), 1)
         path.write_bytes(gzip.compress(changed) if ending.endswith("gz") else changed)
-        assert forged(path, lambda _: None).problems[0] == f"out.{ending} cannot be read as {ending}", other
+        assert forged(path, same).problems[0] in (f"out.{ending} cannot be read as {ending}", text), other
 
 
 def test_an_item_twice(release: Path) -> None:

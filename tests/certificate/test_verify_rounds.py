@@ -68,7 +68,8 @@ def test_noise_and_thresholds_just_below_the_certified_ones(path: Path) -> None:
     early, late = (limit - limit // 1000 for limit in (noise.thresholds_steps[0], noise.thresholds_steps[-1]))
     changes: list[dict[str, Any]] = [
         {"variance": noise.variance * Fraction(999, 1000)},
-        {"limits": (early, *noise.thresholds_steps[1:])}, {"limits": (*noise.thresholds_steps[:-1], late)},
+        {"thresholds_steps": (early, *noise.thresholds_steps[1:])},
+        {"thresholds_steps": (*noise.thresholds_steps[:-1], late)},
         {"sizes": noise.sizes + 1}, {"measure": noise.measure + 1}, {"growth": noise.growth + 1},
         {"alone": replace(noise.alone, tau_steps=noise.alone.tau_steps - 1)},
         {"parts": (*noise.parts[:-1], noise.parts[-1] + 1)},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from dphist.errors import InvalidParameter
 from dphist.model import MOST_COLUMNS, Plan, SumNoise
@@ -112,7 +112,7 @@ def _bounds(parts: Sequence[str], form: str) -> tuple[Fraction, Fraction]:
     return low, high
 
 
-def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
+def aggregates_of(request: Mapping[Kind, Sequence[str]]) -> tuple[Aggregate, ...]:
     """The sums, means and columns of vectors of a request, in this order."""
     aggregates: list[Aggregate] = []
     for kind in KINDS:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest
 from dphist.certificate.text import FORMAT
 from dphist.display import printable
@@ -330,8 +331,8 @@ class Statement(Part, kw_only=True, frozen=True):
     booking: BookingPart | UnsetType = UNSET
     sums: tuple[SumFacts | MeanFacts | VectorFacts, ...] | UnsetType = UNSET
 
-    def to_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+    def to_dict(self) -> JsonObject:
+        data: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
         return data
 
 
@@ -341,7 +342,7 @@ class Certificate(Statement, kw_only=True, frozen=True):
     self_sha256: Digest
 
 
-def decode(document: Mapping[str, Any]) -> Statement:
+def decode(document: Mapping[str, object]) -> Statement:
     """The statement or certificate in an untrusted document; `InvalidParameter` unless it has the schema."""
     if document.get("format") != FORMAT:
         raise InvalidParameter(f"the certificate does not have the format {FORMAT}")
@@ -353,7 +354,7 @@ def decode(document: Mapping[str, Any]) -> Statement:
         raise InvalidParameter(f"the certificate is invalid: {printable(str(error))[:200]}") from None
 
 
-def output_of(document: Mapping[str, Any] | None) -> Output | None:
+def output_of(document: Mapping[str, object] | None) -> Output | None:
     """What a document states about its data, if it has the schema."""
     try:
         return None if document is None else msgspec.convert(document.get("output"), Output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -55,7 +54,7 @@ def statement_of(
     version: str,
     created: str,
     findings: Findings | None = None,
-    receipt: Mapping[str, Any] | None = None,
+    receipt: Mapping[str, object] | None = None,
     decimals: int | None = None,
 ) -> Statement:
     """The certificate without the facts about its output, which follow when it is written."""

@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from dphist.aliases import JsonObject
 from dphist.certificate.aggregates import Published, sums_with_noise
 from dphist.certificate.cells import as_text
 from dphist.certificate.endings import CERTIFICATE, DATABASES
-from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
+from dphist.certificate.numbers import Numbers, added_columns, count_decimals, rounding_step, sum_columns
 from dphist.certificate.proof import (
     Nonzero,
     is_difference,
@@ -105,7 +105,7 @@ class Verification:
         """Why the guarantee is weak, even if it is verified."""
         return () if self.verdict is None else self.verdict.warnings
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data with the keys of `dphist verify --json`."""
         return {
             "address": self.address,
@@ -164,9 +164,7 @@ class Signed:
 NOT_SIGNED: Final = Signed()
 
 
-def examine(
-    document: dict[str, Any] | None, address: PathLike, certificate: PathLike | None, trust: Trust
-) -> Signed:
+def examine(document: JsonObject | None, address: PathLike, certificate: PathLike | None, trust: Trust) -> Signed:
     """The signature of a certificate. `address` and `certificate` are the files that a reader has."""
     signed, data = document or {}, b""
     with suppress(ValueError, RecursionError):  # a document without a canonical form was not signed
@@ -192,7 +190,7 @@ def examine(
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
 
 
-def _name_of(address: PathLike, certificate: PathLike | None, kind: Any) -> str:
+def _name_of(address: PathLike, certificate: PathLike | None, kind: str | None) -> str:
     """The name of the data; of a database table, which may be exported to any file, that of its certificate."""
     path = address if certificate is None or kind not in DATABASES else certificate
     name = os.path.basename(os.path.abspath(without_options(os.fspath(path))))
@@ -213,8 +211,8 @@ def verify_readback(
 
 
 def verify_document(
-    document: dict[str, Any] | None,
-    table: Any,
+    document: JsonObject | None,
+    table: pa.Table | None,
     address: str,
     signed: Signed = NOT_SIGNED,
     checks: Sequence[str] = (),
@@ -248,7 +246,7 @@ class _Examination:
     verdict: Verdict | None = None
     largest_count: float | None = None
 
-    def check(self, document: Mapping[str, Any], table: Any) -> None:
+    def check(self, document: Mapping[str, object], table: pa.Table | None) -> None:
         """Recompute what a certificate states from its plan and its request, and compare."""
         self.private = document.get("private") is True
         stated = decode(document)
@@ -260,7 +258,7 @@ class _Examination:
         plan = self._prove(stated)
         if plan is None or not self._is_asked(stated, plan):
             return
-        release = _Claim(stated, plan, table)
+        release = _Claim(stated, plan, pa.table({}) if table is None else table)
         if table is not None and self._has_columns(release):
             self._check_counts(release)
         self._check_booking(release)
@@ -342,7 +340,7 @@ class _Examination:
         if isinstance(release.request, EventsRequest) and not set(self.problems) - {SEEDED}:
             self.problems += _sums_problems(plan, release.request, release.table)
 
-    def _check_threshold(self, release: _Claim, values: NDArray[Any], offset: float) -> None:
+    def _check_threshold(self, release: _Claim, values: Numbers, offset: float) -> None:
         plan, request, decimals = release.plan, release.request, release.stated.counts.decimals
         threshold = with_lower_threshold(plan, release.request).threshold + offset
         if math.isfinite(threshold):
@@ -423,7 +421,7 @@ class _Claim:
 
     stated: Statement
     plan: Plan
-    table: Any
+    table: pa.Table
 
     @property
     def request(self) -> EventsRequest | SketchRequest | HistogramRequest:
@@ -520,18 +518,18 @@ def _has_duplicates(table: pa.Table, items: list[str]) -> bool:
     return bool(distinct.num_rows < table.num_rows)
 
 
-def _finite_column(table: Any, name: str, kind: str) -> NDArray[Any] | None:
+def _finite_column(table: pa.Table, name: str, kind: str) -> Numbers | None:
     """The column of this name, if it has this type and only finite numbers."""
     if table.column_names.count(name) != 1:
         return None
     column = table.column(name)
     if str(column.type) != kind or column.null_count:
         return None
-    values: NDArray[Any] = column.to_numpy()
+    values: Numbers = column.to_numpy()
     return values if bool(np.isfinite(values).all()) else None
 
 
-def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: float) -> list[str]:
+def _column_problems(table: pa.Table, expected: Mapping[str, Numbers], slack: float) -> list[str]:
     """Standard errors and intervals that do not follow from the noise, up to rounding."""
     problems = []
     for name, values in expected.items():
@@ -541,7 +539,7 @@ def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: fl
     return problems
 
 
-def _sums_problems(plan: Plan, request: EventsRequest, table: Any) -> list[str]:
+def _sums_problems(plan: Plan, request: EventsRequest, table: pa.Table) -> list[str]:
     """Means outside their bounds, and sums whose errors and intervals do not follow from the noise."""
     look = Published(request.standard_error, request.interval)
     problems = []
@@ -560,7 +558,7 @@ def _sums_problems(plan: Plan, request: EventsRequest, table: Any) -> list[str]:
             problems.append(f"a value of the column {aggregate.name!r} is not a number")
         elif aggregate.kind != "mean":
             counts = table.column(request.count_name).to_numpy().astype(np.float64)
-            around = columns[aggregate.name] - float(noise.middle) * counts
+            around = columns[aggregate.name].astype(np.float64) - float(noise.middle) * counts
             expected = dict(zip(names, sum_columns(counts, around, plan, noise, look), strict=True))
             problems += _column_problems(table, expected, 1e-6 * noise.sigma)
     return problems

@@ -346,7 +346,7 @@ class DiscreteFamily:
     @property
     def is_exhausted(self) -> bool:
         """Whether infinite events have taken more work than those of any plan."""
-        return len(self._events) * len(self._passing) * ctx.prec > _MOST_WORK
+        return len(self._events) * len(self._passing) * int(ctx.prec) > _MOST_WORK
 
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
