@@ -109,6 +109,12 @@ def gamma_from(sigma: float, sigma_shared: float) -> float:
     return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
 
 
+def _are_exact(fractions: tuple[Fraction, ...], wholes: tuple[int, ...], sums: tuple[SumNoise, ...] = ()) -> bool:
+    fractions += tuple(number for one in sums for number in (one.low, one.high, one.variance))
+    wholes += tuple(number for one in sums for number in (one.reach, one.columns))
+    return all(isinstance(n, int) for n in wholes) and all(isinstance(n, (int, Fraction)) for n in fractions)
+
+
 class _Family:
     """What all kinds of noise have in common, except where one overrides it."""
 
@@ -116,8 +122,15 @@ class _Family:
     # Whether all items of a public list are released, and whether items are found in rounds and then measured.
     public: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
+    # What sums and a top-k step add; only noise on a lattice has them.
+    sums: tuple[SumNoise, ...] = ()
+    offset: OffsetRule = "none"
 
     if TYPE_CHECKING:
+
+        @property
+        def is_exact(self) -> bool:
+            """Whether all numbers are whole or fractions, as they were drawn."""
 
         @property
         def lattice(self) -> int: ...
@@ -153,6 +166,15 @@ class _Family:
         None if counts are whole numbers without rounding.
         """
         return max(0, math.ceil(-math.log10(self.total_noise / 2.0)))
+
+    @property
+    def least_offset(self) -> float:
+        """The least noisy count that a top-k step subtracts, except with a probability of at most 1e-15.
+
+        Of draws with the total variance V, Pr[X <= -t] <= e^(-t^2/(2V)), and the count itself is at least 0.
+        """
+        draws = 2 if self.offset == "opposite" else 1
+        return -math.sqrt(2.0 * draws * math.log(1e15)) * self.sigma_shared
 
     def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
         """Half the width of an interval around a count that the noise leaves with the probability `outside`.
@@ -195,7 +217,7 @@ class Noise(_Family):
 
     kind: ClassVar[str] = "continuous"
     steps_of_count: ClassVar[int] = 1
-    sums: ClassVar[tuple[SumNoise, ...]] = ()
+    is_exact: ClassVar[bool] = False
     sigma: float
     sigma_shared: float
     tau: float
@@ -215,6 +237,10 @@ class Noise(_Family):
     def gamma(self) -> float:
         """sigma^2/sigma_shared^2; infinite without shared noise."""
         return gamma_from(self.sigma, self.sigma_shared)
+
+    @property
+    def squared_sigma(self) -> Fraction:
+        return Fraction(self.sigma) ** 2
 
     @property
     def total_noise(self) -> float:
@@ -271,6 +297,10 @@ class LatticeNoise(_Family):
             )
 
     @property
+    def is_exact(self) -> bool:
+        return _are_exact((self.variance, self.variance_shared), (self.lattice, self.tau_steps), self.sums)
+
+    @property
     def gamma_whole(self) -> int | None:
         """variance/variance_shared; None without shared noise."""
         return None if self.variance_shared == 0 else (self.variance / self.variance_shared).numerator
@@ -278,6 +308,10 @@ class LatticeNoise(_Family):
     @property
     def sigma(self) -> float:
         return math.sqrt(self.variance) / self.lattice
+
+    @property
+    def squared_sigma(self) -> Fraction:
+        return self.variance / self.lattice**2
 
     @property
     def sigma_shared(self) -> float:
@@ -304,13 +338,9 @@ class LatticeNoise(_Family):
         return "csh" if self.variance_shared > 0 else "gshm"
 
     @property
-    def least_offset(self) -> float:
-        """The least noisy count that a top-k step subtracts, except with a probability of at most 1e-15.
-
-        Of draws with the total variance V, Pr[X <= -t] <= e^(-t^2/(2V)), and the count itself is at least 0.
-        """
-        draws = 2 if self.offset == "opposite" else 1
-        return -math.sqrt(2.0 * draws * math.log(1e15)) * self.sigma_shared
+    def fits_one_item(self) -> bool:
+        """Whether it may be the noise for users with one item, in rounds."""
+        return self.mechanism == "gshm" and not self.sums and self.variance >= 2 * ROUNDING
 
     @property
     def extra(self) -> Fraction:
@@ -371,10 +401,10 @@ class LaplaceNoise(_Family):
 
     mechanism: ClassVar[str] = "laplace"
     decimals: ClassVar[None] = None
-    sums: ClassVar[tuple[SumNoise, ...]] = ()
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
     gamma: ClassVar[float] = math.inf
+    fits_one_item: ClassVar[bool] = True
     scale: Fraction
     tau_steps: int
 
@@ -383,6 +413,10 @@ class LaplaceNoise(_Family):
             raise InvalidParameter(
                 f"scale must be above 0 and tau_steps at least 0, not {self.scale} and {self.tau_steps}"
             )
+
+    @property
+    def is_exact(self) -> bool:
+        return _are_exact((self.scale,), (self.tau_steps,))
 
     @property
     def sigma(self) -> float:
@@ -507,13 +541,16 @@ class RoundsNoise(_Family):
             return
         if self.listed or self.sums:
             raise InvalidParameter("users with one item are no group of their own with a public list or with sums")
-        if isinstance(self.alone, LatticeNoise) and (
-            self.alone.mechanism != "gshm" or self.alone.sums or self.alone.variance < 2 * ROUNDING
-        ):
+        if not self.alone.fits_one_item:
             raise InvalidParameter(
                 "the noise for users with one item must have no shared draw, no offset and no sums, and a "
                 f"variance of at least {2 * ROUNDING} squared steps"
             )
+
+    @property
+    def is_exact(self) -> bool:
+        # The whole numbers were checked before.
+        return _are_exact((self.variance,), (), self.sums) and (self.alone is None or self.alone.is_exact)
 
     @property
     def rounds(self) -> int:
@@ -724,7 +761,8 @@ class Proof(Listing):
         ]
 
 
-AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
+DrawnNoise = LatticeNoise | LaplaceNoise | RoundsNoise
+AnyNoise = Noise | DrawnNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
 Objective = Literal["threshold", "noise"]
 ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
@@ -785,6 +823,11 @@ class Plan(Listing):
     @property
     def steps_of_count(self) -> int:
         return self.noise.steps_of_count
+
+    @property
+    def rounds(self) -> RoundsNoise | None:
+        """The noise, if items are found in rounds."""
+        return self.noise if isinstance(self.noise, RoundsNoise) else None
 
     @property
     def releases_offset(self) -> bool:

@@ -30,7 +30,7 @@ def half_width(plan: Plan, share: float) -> float:
 
 def shared_part(plan: Plan) -> float:
     """The covariance of any two released counts."""
-    return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
+    return plan.sigma_shared**2 * (2 if plan.noise.offset == "independent" else 1)
 
 
 def count_decimals(plan: Plan, *, whole: bool = False) -> int | None:

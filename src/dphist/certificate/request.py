@@ -318,7 +318,7 @@ def count_column(request: AnyRequest, table: pa.Table) -> str:
 
 def sketch_request(plan: Plan, size: int, **options: Any) -> SketchRequest:
     """The request of a sketch, as the certificate records it; further options are those of any release."""
-    offset = getattr(plan.noise, "offset", None) if plan.releases_offset else None
+    offset = plan.noise.offset if plan.releases_offset else None
     return SketchRequest(
         sketch="misra-gries", sketch_size=size, epsilon=plan.budget.epsilon, delta=plan.budget.delta,
         offset=offset, **options,

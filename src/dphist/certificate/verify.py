@@ -45,7 +45,7 @@ from dphist.certificate.text import signed_bytes
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError
 from dphist.files import PathLike
-from dphist.model import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
+from dphist.model import Plan
 from dphist.objects import without_options, without_secrets
 from dphist.proof.verdict import Verdict, verdict_of
 from dphist.signatures import CERTIFICATE_DOMAIN, NO_TRUST, Status, Trust, examine_signature
@@ -398,7 +398,7 @@ class _Examination:
         offset = stated.counts.offset
         if (offset is not None) != plan.releases_offset or not math.isfinite(offset or 0.0):
             self.problems.append("the certificate's counts do not follow from its plan")
-        elif isinstance(plan.noise, LatticeNoise) and offset is not None and offset < plan.noise.least_offset:
+        elif offset is not None and offset < plan.noise.least_offset:
             self.problems.append("the certificate's offset is further below zero than its noise can be")
         if (stated.findings is not UNSET) != plan.noise.in_rounds:
             self.problems.append("the certificate's findings do not follow from its plan")
@@ -452,7 +452,7 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
     limited = limit is not None and contract.items >= min(limit, contract.nonzero)
     if noise.public:
         return contract.items == contract.max_nonzero or limited
-    if isinstance(noise, LatticeNoise) and plan.releases_offset:
+    if plan.releases_offset:
         return top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
     if contract.max_nonzero is None:
         return limited
@@ -468,12 +468,12 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
 
 def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
     """Whether a plan in rounds is for this request."""
-    noise, listed = plan.noise, request.items is not None
-    if not isinstance(noise, RoundsNoise) or plan.lower_threshold != 1:
+    noise, listed = plan.rounds, request.items is not None
+    if noise is None or plan.lower_threshold != 1:
         return False
     # Users with one item are no group of their own where values are summed, or where nothing has to be found.
     group = (noise.alone is None) == (listed or bool(noise.sums))
-    gaussian = not (isinstance(noise.alone, LaplaceNoise) and request.mechanism == "gaussian")
+    gaussian = request.mechanism != "gaussian" or noise.alone is None or noise.alone.mechanism != "laplace"
     return group and gaussian and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
 
 
@@ -496,8 +496,8 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
 
     The limit of the measurement is a choice by noisy numbers, which the proof allows to be any of the bounds.
     """
-    noise, bounds = plan.noise, findings.bounds
-    assert isinstance(noise, RoundsNoise)
+    noise, bounds = plan.rounds, findings.bounds
+    assert noise is not None
     most = noise.most_items
     return (
         len(findings.found) == noise.rounds + 2

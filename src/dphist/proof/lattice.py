@@ -20,7 +20,15 @@ from flint import arb, ctx
 from dphist.errors import InvalidParameter
 from dphist.model import ROUNDED_SHARE, Contract, LatticeNoise, OffsetRule, SumNoise
 from dphist.proof import balls
-from dphist.proof.balls import normaliser, rational, shift_divergence, tail, theta_excess, weights_from
+from dphist.proof.balls import (
+    normaliser,
+    rational,
+    shift_divergence,
+    tail,
+    theta_excess,
+    upper_factor,
+    weights_from,
+)
 from dphist.proof.exact import reach
 
 # The integer combination of draws in which the log likelihood ratio is linear, and how sums join it.
@@ -32,18 +40,6 @@ from dphist.proof.exact import reach
 #
 # where u/V times A is that of the counts, and B_l is the sum of the draws of the moved sums: the coefficients are
 # integers again. Derivation: docs/theory/sums.md.
-
-
-def upper_factor(spreads: list[arb], draws: int) -> arb:
-    """Bound of the factor by which sums exceed discrete Gaussians: `draws` of the first spread, one of each other.
-
-    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(4 theta), since
-    the normaliser is never below its integral and the sum's own spread is larger.
-    """
-    excess = theta_excess(spreads[0]) * (2 * draws)
-    for spread in spreads[1:]:
-        excess += 2 * theta_excess(spread)
-    return (2 * excess).exp()
 
 
 @dataclass(frozen=True)
@@ -134,11 +130,6 @@ _MOST_ONE_BY_ONE = 4096
 _MOST_BITS = 1 << 26
 _BLOCKS = 1 << 15
 _MOST_WORK = 1 << 30
-
-
-def bits_for(scale: float) -> int:
-    """Precision in bits for deltas of this size."""
-    return 128 + int(-1.1 * math.log2(scale))
 
 
 class DiscreteFamily:
