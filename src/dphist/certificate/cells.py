@@ -1,4 +1,4 @@
-"""Canonical cells, their digest, and text files read back in the types that they were written from."""
+"""Canonical cells, and text files read back in the types that they were written from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
-from hashlib import sha256
 from typing import BinaryIO, Final
 
 import pyarrow as pa
@@ -22,13 +21,13 @@ from dphist.certificate.text import unique_keys
 # Every format and database gives cells back exactly. Values that it cannot store exactly become text: binary ones
 # in base64, numbers and times out of its range in digits.
 
-_ROWS: Final = 65_536
+ROWS: Final = 65_536
 encode_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _QUOTE: Final = json.encoder.encode_basestring
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def parts_of(table: pa.Table, rows: int = _ROWS) -> Iterator[pa.Table]:
+def parts_of(table: pa.Table, rows: int = ROWS) -> Iterator[pa.Table]:
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows)
 
@@ -92,77 +91,6 @@ def as_text(column: ChunkedArray) -> ChunkedArray:
 def texts_of(cells: list[object]) -> list[str]:
     """Each cell as JSON text; simple ones without the encoder, which is ten times slower."""
     return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else encode_json(c) for c in cells]
-
-
-def digest_of(table: pa.Table) -> str:
-    """SHA-256 of the column names and the sorted rows, each as one line with a JSON array."""
-    rows: list[str] = []
-    for part in parts_of(table):
-        cells = [texts_of(_digest_cells(column)) for column in part.columns]
-        rows += ["[" + ",".join(row) + "]" for row in zip(*cells, strict=True)]
-    rows.sort()
-    total = sha256((encode_json(table.column_names) + "\n").encode())
-    for start in range(0, len(rows), _ROWS):
-        total.update(("\n".join(rows[start : start + _ROWS]) + "\n").encode())
-    return total.hexdigest()
-
-
-def _digest_cells(column: ChunkedArray) -> list[object]:
-    """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
-    cells = json_cells(column)
-    if not pa.types.is_decimal(column.type):
-        return cells
-    return [c.rstrip("0").rstrip(".") if isinstance(c, str) and "." in c else c for c in cells]
-
-
-def storable(table: pa.Table, kind: str) -> pa.Table:
-    """The table in types that this kind of database stores exactly; text for the rest."""
-    return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
-
-
-def _column(column: ChunkedArray, kind: str) -> ChunkedArray:
-    given, types = column.type, pa.types
-    if types.is_string(given) or types.is_large_string(given):
-        # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
-        return pc.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
-    if types.is_null(given):
-        return column.cast(pa.string())
-    if types.is_floating(given):
-        # Adding zero turns -0.0 into 0.0, as SQLite does.
-        wide = column.cast(pa.float32() if given == pa.float16() else given)
-        return pc.add(wide, 0.0).cast(wide.type)
-    if types.is_integer(given):
-        if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
-            return column
-        return _or_text(column, pa.int64())
-    if types.is_decimal(given):
-        # SQLite would turn decimals into floats.
-        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
-            return as_text(column)
-        return _or_text(column, pa.decimal128(given.precision, given.scale))
-    if types.is_timestamp(given):
-        return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
-    if types.is_date(given) or types.is_time(given):
-        return _or_text(column, pa.date32() if types.is_date(given) else pa.time64("us"))
-    if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
-        return column.cast(pa.binary())
-    return column if types.is_boolean(given) else as_text(column)
-
-
-def _or_text(column: ChunkedArray, kind: pa.DataType) -> ChunkedArray:
-    """The column in this type if that is exact, else as text."""
-    try:
-        return column.cast(kind)
-    except (pa.ArrowException, ValueError):
-        return as_text(column)
-
-
-def digest_of_values(table: pa.Table, kind: str) -> str:
-    """The digest of a table of this kind of database: it is the same for every export that keeps the values.
-
-    The order of rows does not matter.
-    """
-    return digest_of(storable(table, kind))
 
 
 # The stubs accept only literal names.

@@ -27,7 +27,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from dphist.aliases import JsonObject
-from dphist.certificate.cells import ESCAPES, PACKED, digest_of_values, read_text, restore_column
+from dphist.certificate.cells import ESCAPES, PACKED, read_text, restore_column
 from dphist.certificate.decoder import MOST_COLUMNS, REFUSED, TOO_LARGE, Unreadable
 from dphist.certificate.endings import CERTIFICATE, DATABASES, FOLDER_CERTIFICATE, KINDS, suffix_kind, whole_digest
 from dphist.certificate.schema import Output, output_of
@@ -168,6 +168,8 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
 
 def match_values(table: pa.Table, document: JsonObject | None, problems: list[str], title: str) -> Readback:
     """Compare the rows of a database table, or of a file that it was exported to, with its certificate."""
+    from dphist.certificate.digests import digest_of_values
+
     output, matches = output_of(document), False
     with suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
         if output is not None:

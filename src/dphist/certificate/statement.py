@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
+from dphist.certificate.guarantee import caveats_of, guarantee_facts
 from dphist.certificate.numbers import shared_part, sums_facts
 from dphist.certificate.proof import with_lower_threshold
 from dphist.certificate.request import AnyRequest
@@ -22,7 +23,6 @@ from dphist.certificate.schema import (
     VectorFacts,
     plan_part,
 )
-from dphist.certificate.sentences import caveats_of, guarantee_facts
 from dphist.certificate.text import FORMAT
 from dphist.model import Plan
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
-from dphist.certificate.cells import ESCAPES, digest_of, storable
+from dphist.certificate.cells import ESCAPES
+from dphist.certificate.digests import digest_of, storable
 from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE
 from dphist.certificate.text import output_facts, seal
 from dphist.counting.files import given_paths, matching_files

@@ -155,9 +155,7 @@ def estimated_events(noise: RoundsNoise) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def _largest_weights(
-    lattice: int, growth: int, most_items: int
-) -> tuple[FloatArray, FloatArray]:
+def _largest_weights(lattice: int, growth: int, most_items: int) -> tuple[FloatArray, FloatArray]:
     """The largest weights in the first and in later rounds, by number of items, which is at least 1."""
     first = [math.isqrt(lattice**2 // n) for n in range(1, most_items + 1)]
     later = [min(lattice, math.isqrt((growth * lattice) ** 2 // n)) for n in range(1, most_items + 1)]

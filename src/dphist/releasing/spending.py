@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import ArrowException, ipc
 
-from dphist.certificate.cells import digest_of_values
+from dphist.certificate.digests import digest_of_values
 from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
 from dphist.certificate.request import SketchRequest
 from dphist.certificate.schema import output_of
