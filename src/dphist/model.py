@@ -843,11 +843,10 @@ class Plan(Listing):
         """The noise of each summed column: a sum has one, a vector several."""
         return tuple(noise for noise in self.sums for _ in range(noise.columns))
 
-    def to_dict(self) -> JsonObject:
-        """The object that `dphist plan --json` prints; an infinite gamma is None."""
+    def claims(self) -> JsonObject:
+        """What a certificate states of the plan: its exact numbers, and those that follow from them."""
         return {
             "mechanism": self.mechanism,
-            "analysis": self.analysis,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "delta_certified": self.proof.delta,
@@ -856,6 +855,14 @@ class Plan(Listing):
             **self.noise.to_dict(),
             **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
             "threshold": None if math.isinf(self.threshold) else self.threshold,
+        }
+
+    def to_dict(self) -> JsonObject:
+        """The object that `dphist plan --json` prints; an infinite gamma is None."""
+        return {
+            "mechanism": self.mechanism,
+            "analysis": self.analysis,
+            **self.claims(),
             "binding_case": self.proof.binding_case.to_dict(),
             "proof": self.proof.to_dict(),
             "notes": list(self.notes),

@@ -218,10 +218,7 @@ AnyPlan = GaussianPlan | SharedGaussianPlan | TopPlan | PublicPlan | LaplacePlan
 
 
 def plan_part(plan: Plan) -> AnyPlan:
-    """The plan in a certificate: its exact numbers, and those that follow from them."""
-    left_out = ("analysis", "binding_case", "proof", "notes")
-    facts = {name: value for name, value in plan.to_dict().items() if name not in left_out}
-    part: AnyPlan = msgspec.convert(facts, AnyPlan)
+    part: AnyPlan = msgspec.convert(plan.claims(), AnyPlan)
     return part
 
 
