@@ -254,7 +254,7 @@ def test_profile_of_a_discrete_plan() -> None:
         (2, 2, 0, 9, "variances must be at least 4"),
         (2, 16, 5, 9, "whole multiple"),
         (2, 16, -1, 9, "variances must be at least 4"),
-        (2, 16, 4, 0, "limit must be at least 1"),
+        (2, 16, 4, 0, "tau_steps must be at least 1"),
     ],
 )
 def test_bad_lattices(lattice: int, variance: int, shared: int, limit: int, message: str) -> None:

@@ -61,7 +61,7 @@ class Combination:
 # A vector is covered by a sum in finer steps, this many per step.
 _FINER: Final = 1 << 20
 # Certificates may be forged: more than 64 vectors of a plan need.
-_MOST_BITS_OF_A_UNIT: Final = 1 << 12
+_MOST_BITS_OF_A_UNIT: Final = 1 << 10
 
 
 def cover_vector(vector: SumNoise, variance: Fraction) -> tuple[int, Fraction]:
