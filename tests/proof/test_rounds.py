@@ -201,12 +201,18 @@ def test_the_event_does_not_depend_on_the_estimate_that_starts_its_search(monkey
 PERCENT: dict[str, Callable[[RoundsNoise], dict[str, Any]]] = {
     "variance": lambda noise: {"variance": noise.variance * Fraction(101, 100)},
     "lattice": lambda noise: {"lattice": noise.lattice - noise.lattice // 100},
-    "limits": lambda noise: {"limits": tuple(limit + limit // 100 for limit in noise.thresholds_steps)},
+    "limits": lambda noise: {"thresholds_steps": tuple(limit + limit // 100 for limit in noise.thresholds_steps)},
     "last limit": lambda noise: {
-        "limits": (*noise.thresholds_steps[:-1], noise.thresholds_steps[-1] + noise.thresholds_steps[-1] // 100)
+        "thresholds_steps": (
+            *noise.thresholds_steps[:-1],
+            noise.thresholds_steps[-1] + noise.thresholds_steps[-1] // 100,
+        )
     },
     "early limit": lambda noise: {
-        "limits": (noise.thresholds_steps[0] + noise.thresholds_steps[0] // 100, *noise.thresholds_steps[1:])
+        "thresholds_steps": (
+            noise.thresholds_steps[0] + noise.thresholds_steps[0] // 100,
+            *noise.thresholds_steps[1:],
+        )
     },
     "most items": lambda noise: {"most_items": noise.most_items - 3},
     "a part less": lambda noise: {"parts": (*noise.parts[:-1], noise.parts[-1] - noise.parts[-1] // 100)},
@@ -287,7 +293,7 @@ def test_a_shared_draw_has_more_noise_than_its_rounding_takes() -> None:
         "lattice": 64,
         "variance": Fraction(400_000),
         "parts": (),
-        "limits": (),
+        "thresholds_steps": (),
         "cuts": (),
         "sizes": 1000,
         "measure": 10_000,
