@@ -27,8 +27,8 @@ from dphist import plan
 from dphist.errors import InvalidParameter, NoPlan
 from dphist.model import LEAST_VARIANCE, Contract, LatticeNoise
 from dphist.proof import balls
-from dphist.proof.certify import certify_lattice, lattice_family
-from dphist.proof.lattice import bits_for
+from dphist.proof.balls import bits_for
+from dphist.proof.certify_lattice import certify_lattice, lattice_family
 from dphist.proof.tails import infinite_event_discrete
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "oracles"))

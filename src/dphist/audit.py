@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dphist.aliases import JsonObject
 from dphist.errors import InvalidParameter
 from dphist.model import Contract, LatticeNoise, Plan, Proof
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
@@ -244,7 +245,7 @@ class AuditResult:
         """Whether the certificate is false. Its delta holds for its own epsilon and for all larger ones."""
         return self.epsilon >= self.proof.epsilon and self.delta_lower > self.proof.delta
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data with the keys of `dphist audit --json`."""
         fields = {name: value for name, value in vars(self).items() if name != "proof"}
         return {**fields, "delta_certified": self.proof.delta, "contradicts": self.contradicts}

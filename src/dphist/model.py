@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
+from dphist.aliases import JsonObject
 from dphist.display import Listing
 from dphist.errors import (
     LARGEST_COUNT,
@@ -80,7 +81,7 @@ class SumNoise:
         """Standard deviation of the sum's own noise, of each coordinate, in units of the values."""
         return math.sqrt(self.variance) * float(self.step)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "low": str(self.low),
             "high": str(self.high),
@@ -101,12 +102,18 @@ LEAST_VARIANCE: Final = 4
 # The Laplace scales that the sampler supports.
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
-# The samplers' largest variance.
+# The samplers' largest variance, in squared steps.
 LARGEST_VARIANCE: Final = 10**16
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
     return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
+
+
+def _are_exact(fractions: tuple[Fraction, ...], wholes: tuple[int, ...], sums: tuple[SumNoise, ...] = ()) -> bool:
+    fractions += tuple(number for one in sums for number in (one.low, one.high, one.variance))
+    wholes += tuple(number for one in sums for number in (one.reach, one.columns))
+    return all(isinstance(n, int) for n in wholes) and all(isinstance(n, (int, Fraction)) for n in fractions)
 
 
 class _Family:
@@ -116,24 +123,44 @@ class _Family:
     # Whether all items of a public list are released, and whether items are found in rounds and then measured.
     public: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
+    # What sums and a top-k step add; only noise on a lattice has them.
+    sums: tuple[SumNoise, ...] = ()
+    offset: OffsetRule = "none"
+
+    if TYPE_CHECKING:
+
+        @property
+        def is_exact(self) -> bool:
+            """Whether all numbers are whole or fractions, as they were drawn."""
+
+        @property
+        def lattice(self) -> int: ...
+        @property
+        def sigma(self) -> float: ...
+        @property
+        def sigma_shared(self) -> float: ...
+        @property
+        def gamma(self) -> float: ...
+        @property
+        def tau(self) -> float: ...
 
     @property
-    def steps_of_count(self: Any) -> int:
+    def steps_of_count(self) -> int:
         """Steps of the noise per unit of an engine's counts."""
-        return int(self.lattice)
+        return self.lattice
 
     @property
-    def threshold(self: Any) -> float:
+    def threshold(self) -> float:
         """A noisy count is released if it is strictly greater."""
-        return 1.0 + float(self.tau)
+        return 1.0 + self.tau
 
     @property
-    def total_noise(self: Any) -> float:
+    def total_noise(self) -> float:
         """Standard deviation of a released count."""
-        return float(self.sigma)
+        return self.sigma
 
     @property
-    def decimals(self: Any) -> int | None:
+    def decimals(self) -> int | None:
         """Decimals to which counts are rounded: 0 if the noise has a standard deviation of at least 2.
 
         Otherwise the fewest with a step of at most half the standard deviation, to which rounding adds about 1 %.
@@ -141,14 +168,23 @@ class _Family:
         """
         return max(0, math.ceil(-math.log10(self.total_noise / 2.0)))
 
-    def half_width(self: Any, outside: float, quantile: float) -> float:  # noqa: ARG002
+    @property
+    def least_offset(self) -> float:
+        """The least noisy count that a top-k step subtracts, except with a probability of at most 1e-15.
+
+        Of draws with the total variance V, Pr[X <= -t] <= e^(-t^2/(2V)), and the count itself is at least 0.
+        """
+        draws = 2 if self.offset == "opposite" else 1
+        return -math.sqrt(2.0 * draws * math.log(1e15)) * self.sigma_shared
+
+    def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
         """Half the width of an interval around a count that the noise leaves with the probability `outside`.
 
         Rounded up to whole steps. `quantile` is that of the standard normal distribution.
         """
         return float(math.ceil(quantile * self.total_noise * self.lattice) / self.lattice)
 
-    def rows(self: Any, lower_threshold: int) -> list[tuple[str, str]]:
+    def rows(self, lower_threshold: int) -> list[tuple[str, str]]:
         """What a plan with this noise prints."""
         gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
         threshold = f"{self.threshold + (lower_threshold - 1)!r} ({lower_threshold} + tau)"
@@ -160,7 +196,7 @@ class _Family:
             ("threshold", "none" if math.isinf(self.threshold) else threshold),
         ]
 
-    def to_dict(self: Any) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys of `dphist plan --json`."""
         return {
             "noise": self.kind,
@@ -182,7 +218,7 @@ class Noise(_Family):
 
     kind: ClassVar[str] = "continuous"
     steps_of_count: ClassVar[int] = 1
-    sums: ClassVar[tuple[SumNoise, ...]] = ()
+    is_exact: ClassVar[bool] = False
     sigma: float
     sigma_shared: float
     tau: float
@@ -202,6 +238,10 @@ class Noise(_Family):
     def gamma(self) -> float:
         """sigma^2/sigma_shared^2; infinite without shared noise."""
         return gamma_from(self.sigma, self.sigma_shared)
+
+    @property
+    def squared_sigma(self) -> Fraction:
+        return Fraction(self.sigma) ** 2
 
     @property
     def total_noise(self) -> float:
@@ -258,6 +298,10 @@ class LatticeNoise(_Family):
             )
 
     @property
+    def is_exact(self) -> bool:
+        return _are_exact((self.variance, self.variance_shared), (self.lattice, self.tau_steps), self.sums)
+
+    @property
     def gamma_whole(self) -> int | None:
         """variance/variance_shared; None without shared noise."""
         return None if self.variance_shared == 0 else (self.variance / self.variance_shared).numerator
@@ -265,6 +309,10 @@ class LatticeNoise(_Family):
     @property
     def sigma(self) -> float:
         return math.sqrt(self.variance) / self.lattice
+
+    @property
+    def squared_sigma(self) -> Fraction:
+        return self.variance / self.lattice**2
 
     @property
     def sigma_shared(self) -> float:
@@ -291,6 +339,11 @@ class LatticeNoise(_Family):
         return "csh" if self.variance_shared > 0 else "gshm"
 
     @property
+    def fits_one_item(self) -> bool:
+        """Whether it may be the noise for users with one item, in rounds."""
+        return self.mechanism == "gshm" and not self.sums and self.variance >= 2 * ROUNDING
+
+    @property
     def extra(self) -> Fraction:
         """The squared move of all sums when one count changes, in units of the count's own squared move.
 
@@ -303,7 +356,7 @@ class LatticeNoise(_Family):
         """Normal noise with the same standard deviations and threshold."""
         return Noise(self.sigma, self.sigma_shared, self.tau, float(self.extra))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             **super().to_dict(),
             "lattice": self.lattice,
@@ -339,7 +392,7 @@ class PublicNoise(LatticeNoise):
         """The noise alone; its tau is a placeholder."""
         return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**super().to_dict(), "tau": None, "threshold": None, "tau_steps": None}
 
 
@@ -349,10 +402,10 @@ class LaplaceNoise(_Family):
 
     mechanism: ClassVar[str] = "laplace"
     decimals: ClassVar[None] = None
-    sums: ClassVar[tuple[SumNoise, ...]] = ()
     lattice: ClassVar[int] = 1
     sigma_shared: ClassVar[float] = 0.0
     gamma: ClassVar[float] = math.inf
+    fits_one_item: ClassVar[bool] = True
     scale: Fraction
     tau_steps: int
 
@@ -361,6 +414,10 @@ class LaplaceNoise(_Family):
             raise InvalidParameter(
                 f"scale must be above 0 and tau_steps at least 0, not {self.scale} and {self.tau_steps}"
             )
+
+    @property
+    def is_exact(self) -> bool:
+        return _are_exact((self.scale,), (self.tau_steps,))
 
     @property
     def sigma(self) -> float:
@@ -372,7 +429,7 @@ class LaplaceNoise(_Family):
     def tau(self) -> float:
         return float(self.tau_steps)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**super().to_dict(), "scale": str(self.scale), "tau_steps": self.tau_steps}
 
     def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
@@ -485,13 +542,16 @@ class RoundsNoise(_Family):
             return
         if self.listed or self.sums:
             raise InvalidParameter("users with one item are no group of their own with a public list or with sums")
-        if isinstance(self.alone, LatticeNoise) and (
-            self.alone.mechanism != "gshm" or self.alone.sums or self.alone.variance < 2 * ROUNDING
-        ):
+        if not self.alone.fits_one_item:
             raise InvalidParameter(
                 "the noise for users with one item must have no shared draw, no offset and no sums, and a "
                 f"variance of at least {2 * ROUNDING} squared steps"
             )
+
+    @property
+    def is_exact(self) -> bool:
+        # The whole numbers were checked before.
+        return _are_exact((self.variance,), (), self.sums) and (self.alone is None or self.alone.is_exact)
 
     @property
     def rounds(self) -> int:
@@ -571,7 +631,7 @@ class RoundsNoise(_Family):
             ("noise of each size", f"{self.sigma_sizes:.6g}"),
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         alone = None if self.alone is None else {"mechanism": self.alone.mechanism, **self.alone.to_dict()}
         return {
             **super().to_dict(),
@@ -659,7 +719,7 @@ class NeighbourCase:
     changed: int
     direction: Direction
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys j, r, s and direction; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
         return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
@@ -689,7 +749,7 @@ class Proof(Listing):
     binding_case: NeighbourCase
     delta_lower: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The object that `dphist plan --json` prints under `proof`."""
         return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
@@ -703,7 +763,8 @@ class Proof(Listing):
         ]
 
 
-AnyNoise = Noise | LatticeNoise | LaplaceNoise | RoundsNoise
+DrawnNoise = LatticeNoise | LaplaceNoise | RoundsNoise
+AnyNoise = Noise | DrawnNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
 Objective = Literal["threshold", "noise"]
 ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
@@ -766,6 +827,11 @@ class Plan(Listing):
         return self.noise.steps_of_count
 
     @property
+    def rounds(self) -> RoundsNoise | None:
+        """The noise, if items are found in rounds."""
+        return self.noise if isinstance(self.noise, RoundsNoise) else None
+
+    @property
     def releases_offset(self) -> bool:
         """Whether the count that a top-k step subtracts is released, with noise."""
         return self.mechanism == "top-k"
@@ -779,11 +845,10 @@ class Plan(Listing):
         """The noise of each summed column: a sum has one, a vector several."""
         return tuple(noise for noise in self.sums for _ in range(noise.columns))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `dphist plan --json` prints; an infinite gamma is None."""
+    def claims(self) -> JsonObject:
+        """What a certificate states of the plan: its exact numbers, and those that follow from them."""
         return {
             "mechanism": self.mechanism,
-            "analysis": self.analysis,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "delta_certified": self.proof.delta,
@@ -792,6 +857,14 @@ class Plan(Listing):
             **self.noise.to_dict(),
             **({} if self.lower_threshold == 1 else {"lower_threshold": self.lower_threshold}),
             "threshold": None if math.isinf(self.threshold) else self.threshold,
+        }
+
+    def to_dict(self) -> JsonObject:
+        """The object that `dphist plan --json` prints; an infinite gamma is None."""
+        return {
+            "mechanism": self.mechanism,
+            "analysis": self.analysis,
+            **self.claims(),
             "binding_case": self.proof.binding_case.to_dict(),
             "proof": self.proof.to_dict(),
             "notes": list(self.notes),

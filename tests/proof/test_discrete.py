@@ -19,7 +19,7 @@ from dphist.paper.bounds import delta_discrete_csh, delta_zcdp, delta_zcdp_loose
 from dphist.planning.planner import plan
 from dphist.proof import balls
 from dphist.proof.balls import shift_divergence, tail
-from dphist.proof.certify import certify_lattice
+from dphist.proof.certify_lattice import certify_lattice
 from dphist.proof.continuous import certify_family
 from dphist.proof.lattice import DiscreteFamily
 from dphist.proof.tails import discrete_gaussian_tail, infinite_event_discrete, infinite_event_discrete_upper

@@ -16,7 +16,7 @@ from mpmath import mp, mpf
 from dphist.errors import InvalidParameter
 from dphist.model import Contract, LatticeNoise, OffsetRule
 from dphist.planning.planner import plan
-from dphist.proof.certify import certify_lattice
+from dphist.proof.certify_lattice import certify_lattice
 from dphist.proof.lattice import squared_sensitivity_top_k
 from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng

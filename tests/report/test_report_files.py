@@ -14,7 +14,8 @@ import pytest
 import dphist
 from dphist.certificate.endings import FOLDER_CERTIFICATE as CERTIFICATE
 from dphist.certificate.endings import whole_digest
-from dphist.certificate.sentences import conditions, guarantee_facts
+from dphist.certificate.guarantee import guarantee_facts
+from dphist.certificate.sentences import conditions
 from dphist.certificate.text import seal
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMILLION

@@ -15,7 +15,8 @@ from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter
 from dphist.model import Contract, LaplaceNoise, LatticeNoise
-from dphist.proof.certify import certify_discrete_laplace, certify_known_domain
+from dphist.proof.certify import certify_discrete_laplace
+from dphist.proof.certify_lattice import certify_known_domain
 from dphist.sampling.rng import SeededRng
 from idealised import IdealisedMechanism
 

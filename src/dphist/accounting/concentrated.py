@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import singledispatch
 
 from dphist.accounting.profile import delta_at
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
-from dphist.model import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.model import AnyNoise, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 from dphist.proof.rounds import gaussian_cost_of_rounds, squared_mu
 from dphist.proof.searches import fraction_up
 
@@ -75,22 +76,39 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.
     """
-    noise, contract = plan.noise, plan.contract
-    if isinstance(noise, RoundsNoise):
-        cost = gaussian_cost_of_rounds(noise)
-        moved = cost.squared / 2
-        if isinstance(noise.alone, LaplaceNoise):
-            moved = max(squared_mu(noise) / 2, 1 / (2 * noise.alone.scale**2))
-        # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
-        rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
-        return RenyiCurve(fraction_up(moved), cost.event, rest)
+    return _renyi(plan.noise, plan)
+
+
+@singledispatch
+def _renyi(noise: AnyNoise, _plan: Plan) -> RenyiCurve:
+    raise TypeError(noise)
+
+
+@_renyi.register(Noise)
+@_renyi.register(LatticeNoise)
+def _renyi_of_gaussian(noise: Noise | LatticeNoise, plan: Plan) -> RenyiCurve:
     delta = event_of_plan(plan)
-    if isinstance(noise, LaplaceNoise):
-        slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
-        return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)
-    slope = fraction_up(squared_sensitivity(noise, contract) / 2)
+    slope = fraction_up(squared_sensitivity(noise, plan.contract) / 2)
     shared = noise.sigma_shared > 0.0 and delta > 0.0
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
+
+
+@_renyi.register(LaplaceNoise)
+def _renyi_of_laplace(noise: LaplaceNoise, plan: Plan) -> RenyiCurve:
+    items = plan.contract.items
+    slope = fraction_up(Fraction(items) / (2 * noise.scale**2))
+    return RenyiCurve(slope, event_of_plan(plan), pure_epsilon=fraction_up(1 / noise.scale), pure_items=items)
+
+
+@_renyi.register(RoundsNoise)
+def _renyi_of_rounds(noise: RoundsNoise, _plan: Plan) -> RenyiCurve:
+    cost = gaussian_cost_of_rounds(noise)
+    moved = cost.squared / 2
+    if isinstance(noise.alone, LaplaceNoise):
+        moved = max(squared_mu(noise) / 2, 1 / (2 * noise.alone.scale**2))
+    # Where a count of users with one item may be published in two ways, each is conditioned on one of them.
+    rest = 0.0 if noise.alone is None else -math.log1p(-cost.event) * (1.0 + 1e-14)
+    return RenyiCurve(fraction_up(moved), cost.event, rest)
 
 
 def event_of_plan(plan: Plan) -> float:
@@ -110,21 +128,30 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
-    unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
-    return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
+    return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) / noise.squared_sigma
 
 
-def _of_counts(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
+@singledispatch
+def _of_counts(noise: AnyNoise, _contract: Contract) -> Fraction:
     """The part of the counts, in units of 1/sigma^2."""
+    raise TypeError(noise)
+
+
+@_of_counts.register(Noise)
+def _of_continuous_counts(noise: Noise, contract: Contract) -> Fraction:
     items = contract.items
     if noise.sigma_shared == 0.0 or contract.max_nonzero is None:
         return Fraction(items)
-    if isinstance(noise, Noise):
-        gamma = (Fraction(noise.sigma) / Fraction(noise.sigma_shared)) ** 2
-        best = min(Fraction(1, 2), items / (contract.max_nonzero + gamma))
-        return items * (1 - best) ** 2 + (contract.max_nonzero - items + gamma) * best**2
-    gamma_whole = noise.gamma_whole
-    assert gamma_whole is not None
+    gamma = (Fraction(noise.sigma) / Fraction(noise.sigma_shared)) ** 2
+    best = min(Fraction(1, 2), items / (contract.max_nonzero + gamma))
+    return items * (1 - best) ** 2 + (contract.max_nonzero - items + gamma) * best**2
+
+
+@_of_counts.register(LatticeNoise)
+def _of_counts_on_lattice(noise: LatticeNoise, contract: Contract) -> Fraction:
+    items, gamma_whole = contract.items, noise.gamma_whole
+    if gamma_whole is None or contract.max_nonzero is None:
+        return Fraction(items)
     if noise.offset != "none":
         halves = {"opposite": 1, "independent": 2}[noise.offset]
         return Fraction(contract.max_nonzero + gamma_whole * (1 + halves**2), 4)

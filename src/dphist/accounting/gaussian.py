@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import singledispatch
 
 from dphist.accounting.concentrated import event_of_plan, squared_sensitivity
-from dphist.model import ROUNDING, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
+from dphist.model import ROUNDING, AnyNoise, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 from dphist.proof.gaussian import rounding_loss, squared_move_of_pure
 from dphist.proof.rounds import GaussianCost, gaussian_cost_of_rounds
 from dphist.proof.searches import fraction_up
@@ -24,15 +25,22 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     Guarantee: an upper bound of the squared move, and of the events, by the exact rationals of the plan.
     Source: docs/theory/accounting.md.
     """
-    noise, contract = plan.noise, plan.contract
-    if isinstance(noise, RoundsNoise):
-        return _of_rounds(noise)
-    event = event_of_plan(plan)
-    if isinstance(noise, LaplaceNoise):
-        return GaussianCost(squared_move_of_laplace(noise.scale, contract.items), event)
-    if isinstance(noise, Noise):
-        return GaussianCost(squared_sensitivity(noise, contract), event)
-    return _of_lattice(noise, contract, event, plan.budget.delta)
+    return _cost(plan.noise, plan)
+
+
+@singledispatch
+def _cost(noise: AnyNoise, _plan: Plan) -> GaussianCost:
+    raise TypeError(noise)
+
+
+@_cost.register(Noise)
+def _of_continuous(noise: Noise, plan: Plan) -> GaussianCost:
+    return GaussianCost(squared_sensitivity(noise, plan.contract), event_of_plan(plan))
+
+
+@_cost.register(LaplaceNoise)
+def _of_laplace(noise: LaplaceNoise, plan: Plan) -> GaussianCost:
+    return GaussianCost(squared_move_of_laplace(noise.scale, plan.contract.items), event_of_plan(plan))
 
 
 def squared_move_of_laplace(scale: Fraction, items: int) -> Fraction:
@@ -40,25 +48,27 @@ def squared_move_of_laplace(scale: Fraction, items: int) -> Fraction:
     return min(items * squared_move_of_pure(1 / scale), squared_move_of_pure(items / scale))
 
 
-def _of_rounds(noise: RoundsNoise) -> GaussianCost:
+@_cost.register(RoundsNoise)
+def _of_rounds(noise: RoundsNoise, _plan: Plan) -> GaussianCost:
     cost = gaussian_cost_of_rounds(noise)
     draws = (noise.most_items + noise.listed + 1) * (noise.rounds + 2 + sum(one.columns for one in noise.sums))
     return GaussianCost(cost.squared, _with_rounding(cost.event, draws, Fraction(ROUNDING)))
 
 
-def _of_lattice(noise: LatticeNoise, contract: Contract, event: float, delta: float) -> GaussianCost:
+@_cost.register(LatticeNoise)
+def _of_lattice(noise: LatticeNoise, plan: Plan) -> GaussianCost:
     """The part of the least variance that counts as rounding is whole, and its loss negligible beside `delta`.
 
     Every draw gives up the same share of its variance.
     """
     variances = [noise.variance, *([noise.variance_shared] if noise.variance_shared else [])]
     least = min([*variances, *(one.variance for one in noise.sums)])
-    draws, part = _moved_draws(noise, contract), Fraction(1)
-    while draws * rounding_loss(part) > delta * _NEGLIGIBLE:
+    draws, part = _moved_draws(noise, plan.contract), Fraction(1)
+    while draws * rounding_loss(part) > plan.budget.delta * _NEGLIGIBLE:
         part += 1
     part = min(part, least / 2)
-    moved = squared_sensitivity(noise, contract) / (1 - part / least)
-    return GaussianCost(moved, _with_rounding(event, draws, part))
+    moved = squared_sensitivity(noise, plan.contract) / (1 - part / least)
+    return GaussianCost(moved, _with_rounding(event_of_plan(plan), draws, part))
 
 
 def _with_rounding(event: float, draws: int, part: Fraction) -> float:

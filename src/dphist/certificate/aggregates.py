@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from dphist.errors import InvalidParameter
 from dphist.model import MOST_COLUMNS, Plan, SumNoise
@@ -15,7 +15,7 @@ Kind = Literal["sum", "mean", "vector"]
 KINDS: Final[tuple[Kind, ...]] = ("sum", "mean", "vector")
 # The columns that are summed, and the bounds of a user's own sum; of several columns, those of a norm.
 Summed = tuple[tuple[str, ...], Fraction, Fraction]
-_NUMBER: Final = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?\d{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _bounds(parts: Sequence[str], form: str) -> tuple[Fraction, Fraction]:
     return low, high
 
 
-def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
+def aggregates_of(request: Mapping[Kind, Sequence[str]]) -> tuple[Aggregate, ...]:
     """The sums, means and columns of vectors of a request, in this order."""
     aggregates: list[Aggregate] = []
     for kind in KINDS:

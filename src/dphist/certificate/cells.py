@@ -1,4 +1,4 @@
-"""Canonical cells, their digest, and text files read back in the types that they were written from."""
+"""Canonical cells, and text files read back in the types that they were written from."""
 
 from __future__ import annotations
 
@@ -6,49 +6,51 @@ import json
 import math
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from hashlib import sha256
-from typing import Any, BinaryIO, Final
+from functools import partial
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 
+from dphist.aliases import ArrowArray, ArrowColumn, ChunkedArray
 from dphist.certificate.text import unique_keys
 
 # Every format and database gives cells back exactly. Values that it cannot store exactly become text: binary ones
 # in base64, numbers and times out of its range in digits.
 
-_ROWS: Final = 65_536
+ROWS: Final = 65_536
 encode_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _QUOTE: Final = json.encoder.encode_basestring
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
+def parts_of(table: pa.Table, rows: int = ROWS) -> Iterator[pa.Table]:
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows)
 
 
-def json_cells(column: Any) -> list[Any]:
+def json_cells(column: ChunkedArray) -> list[object]:
     """The cells as JSON values, without losing a digit."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
-        return json_cells(_storage(column))
+        return json_cells(_storage(column, kind))
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
-    cells: list[Any] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
+    cells: list[object] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or "binary" in str(kind):
         return [_json_value(value) for value in cells]
     return cells
 
 
-def _storage(column: Any) -> Any:
-    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+def _storage(column: ChunkedArray, kind: pa.BaseExtensionType) -> ChunkedArray:
+    storages = [chunk.storage for chunk in column.chunks if isinstance(chunk, pa.ExtensionArray)]
+    return pa.chunked_array([pa.array([], kind.storage_type), *storages])
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Decimal):
@@ -64,7 +66,7 @@ def _duration(count: int, unit: str) -> str:
     return f"{'-' if count < 0 else ''}PT{whole}" + (f".{part:0{digits}}S" if digits else "S")
 
 
-def _times(column: Any) -> Any:
+def _times(column: ChunkedArray) -> ArrowColumn:
     """Dates and times as ISO 8601; with a time zone in UTC."""
     kind = column.type
     if pa.types.is_duration(kind):
@@ -77,106 +79,46 @@ def _times(column: Any) -> Any:
     # Stored values are UTC; without the zone the cast needs no time zone database.
     text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
     text = pc.replace_substring(text, " ", "T", max_replacements=1)
-    return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
+    return text if kind.tz is None else pc.replace_substring_regex(text, r"\z", "Z")
 
 
-def as_text(column: Any) -> Any:
+def as_text(column: ChunkedArray) -> ChunkedArray:
     """The column as text."""
     cells = [c if c is None or isinstance(c, str) else encode_json(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
 
-def texts_of(cells: list[Any]) -> list[str]:
+def texts_of(cells: list[object]) -> list[str]:
     """Each cell as JSON text; simple ones without the encoder, which is ten times slower."""
     return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else encode_json(c) for c in cells]
 
 
-def digest_of(table: Any) -> str:
-    """SHA-256 of the column names and the sorted rows, each as one line with a JSON array."""
-    rows: list[str] = []
-    for part in parts_of(table):
-        cells = [texts_of(_digest_cells(column)) for column in part.columns]
-        rows += ["[" + ",".join(row) + "]" for row in zip(*cells, strict=True)]
-    rows.sort()
-    total = sha256((encode_json(table.column_names) + "\n").encode())
-    for start in range(0, len(rows), _ROWS):
-        total.update(("\n".join(rows[start : start + _ROWS]) + "\n").encode())
-    return total.hexdigest()
+# The stubs accept only literal names.
+_BY_ALIAS: Final[Callable[[str], pa.DataType]] = pa.type_for_alias  # type: ignore[assignment]
+_STAMPS: Final[Mapping[str, Callable[[str], pa.DataType]]] = {
+    "s": partial(pa.timestamp, "s"), "ms": partial(pa.timestamp, "ms"), "us": partial(pa.timestamp, "us"),
+    "ns": partial(pa.timestamp, "ns"),
+}  # fmt: skip
+_DECIMALS: Final[Mapping[str, Callable[[int, int], pa.DataType]]] = {
+    name: getattr(pa, f"decimal{name}") for name in ("32", "64", "128", "256") if hasattr(pa, f"decimal{name}")
+}
 
 
-def _digest_cells(column: Any) -> list[Any]:
-    """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
-    cells = json_cells(column)
-    if not pa.types.is_decimal(column.type):
-        return cells
-    return [c.rstrip("0").rstrip(".") if c is not None and "." in c else c for c in cells]
-
-
-def storable(table: Any, kind: str) -> Any:
-    """The table in types that this kind of database stores exactly; text for the rest."""
-    return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
-
-
-def _column(column: Any, kind: str) -> Any:
-    given, types = column.type, pa.types
-    if types.is_string(given) or types.is_large_string(given):
-        # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
-        return pc.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
-    if types.is_null(given):
-        return column.cast(pa.string())
-    if types.is_floating(given):
-        # Adding zero turns -0.0 into 0.0, as SQLite does.
-        wide = column.cast(pa.float32() if given == pa.float16() else given)
-        return pc.add(wide, pa.scalar(0.0, wide.type))
-    if types.is_integer(given):
-        if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
-            return column
-        return _or_text(column, pa.int64())
-    if types.is_decimal(given):
-        # SQLite would turn decimals into floats.
-        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
-            return as_text(column)
-        return _or_text(column, pa.decimal128(given.precision, given.scale))
-    if types.is_timestamp(given):
-        return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
-    if types.is_date(given) or types.is_time(given):
-        return _or_text(column, pa.date32() if types.is_date(given) else pa.time64("us"))
-    if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
-        return column.cast(pa.binary())
-    return column if types.is_boolean(given) else as_text(column)
-
-
-def _or_text(column: Any, kind: Any) -> Any:
-    """The column in this type if that is exact, else as text."""
-    try:
-        return column.cast(kind)
-    except (pa.ArrowException, ValueError):
-        return as_text(column)
-
-
-def digest_of_values(table: Any, kind: str) -> str:
-    """The digest of a table of this kind of database: it is the same for every export that keeps the values.
-
-    The order of rows does not matter.
-    """
-    return digest_of(storable(table, kind))
-
-
-def type_named(described: str) -> Any | None:
+def type_named(described: str) -> pa.DataType | None:
     """The Arrow type that is written like this, or None for an unknown type."""
     try:
-        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
-            return pa.timestamp(match[1], match[2])
-        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
-            return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
-        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
+        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described, re.ASCII):
+            return _STAMPS[match[1]](match[2])
+        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described, re.ASCII):
+            return _DECIMALS[match[1]](int(match[2]), int(match[3]))
+        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described, re.ASCII):
             return pa.binary(int(match[1]))
-        return pa.type_for_alias(described)
-    except (ValueError, AttributeError):
+        return _BY_ALIAS(described)
+    except (ValueError, KeyError):
         return None
 
 
-def restore_column(column: Any, described: str | None) -> Any:
+def restore_column(column: ChunkedArray, described: str | None) -> ChunkedArray:
     """A column in the type that it was written from, or unchanged if it cannot be converted."""
     wanted = None if described is None else type_named(described)
     if wanted is None or wanted == column.type:
@@ -185,7 +127,7 @@ def restore_column(column: Any, described: str | None) -> Any:
         if pa.types.is_null(wanted) and column.null_count == len(column):
             return pa.chunked_array([pa.nulls(len(column))])
         if isinstance(column.type, pa.BaseExtensionType):
-            column = _storage(column)
+            column = _storage(column, column.type)
         if pa.types.is_boolean(wanted) and pa.types.is_string(column.type):
             return _truth_values(column)
         if "binary" in str(wanted) and pa.types.is_string(column.type):
@@ -198,24 +140,24 @@ def restore_column(column: Any, described: str | None) -> Any:
         return column
 
 
-def _truth_values(texts: Any) -> Any:
+def _truth_values(texts: ChunkedArray) -> ChunkedArray:
     """True and false from text; PostgreSQL writes t and f."""
     for letter, word in (("t", "true"), ("f", "false")):
-        texts = pc.if_else(pc.equal(texts, letter), word, texts)
+        texts = pc.if_else(pc.equal(texts, pa.scalar(letter)), pa.scalar(word), texts)
     return texts.cast(pa.bool_())
 
 
-def _times_of(texts: Any, wanted: Any) -> Any:
+def _times_of(texts: ChunkedArray, wanted: pa.DataType) -> ChunkedArray:
     """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
     if pa.types.is_time(wanted):
-        unit = "ns" if wanted.unit == "ns" else "us"
-        return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
+        stamp = pa.timestamp("ns") if wanted.unit == "ns" else pa.timestamp("us")
+        return pc.replace_substring_regex(texts, r"\A", "1970-01-01T").cast(stamp).cast(wanted)
     if pa.types.is_timestamp(wanted) and wanted.unit in ("s", "ms"):
         return texts.cast(pa.timestamp("us", wanted.tz)).cast(wanted)
     return texts.cast(wanted)
 
 
-def column_of(cells: list[Any], described: str | None) -> Any:
+def column_of(cells: list[object], described: str | None) -> ChunkedArray:
     """A column from JSON or SQLite cells, which have mixed types if someone changed them."""
     wanted = None if described is None else type_named(described)
     try:
@@ -223,7 +165,7 @@ def column_of(cells: list[Any], described: str | None) -> Any:
             cells = [float(c) if isinstance(c, str) else c for c in cells]
         if wanted is not None and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted)):
             return pa.chunked_array([pa.array(cells, wanted)])
-        column = pa.array(cells)
+        column: ArrowArray = pa.array(cells)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         texts = [c if c is None or isinstance(c, str) else json.dumps(_json_value(c)) for c in cells]
         column = pa.array(texts, pa.string())
@@ -239,13 +181,22 @@ PACKED: Final = ".gz"
 
 
 def read_text(
-    file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
-) -> Any:
-    """Read a text file, already unpacked, whose columns were written from these Arrow types."""
+    file: BinaryIO,
+    kind: str,
+    types: dict[str, str],
+    columns: list[str],
+    *,
+    escape_formulas: bool = False,
+    exported: bool = False,
+) -> pa.Table:
+    """Read a text file, already unpacked, whose columns were written from these Arrow types.
+
+    Raises `ValueError` for numbers in another form than dphist writes, unless a database `exported` the file.
+    """
     file.seek(0)
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
-        return _read_jsonl(file, types, columns)
+        return _read_jsonl(file, types, columns, exported=exported)
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text, because 007 is not 7.
@@ -263,15 +214,31 @@ def read_text(
         for place, name in enumerate(columns):
             if not types.get(name, "").startswith("decimal"):
                 cells[place] = pc.replace_substring_regex(cells[place], *_UNESCAPE)
-    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
+    restored = [restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)]
+    if not exported and not all(map(_is_as_written, cells, restored)):
+        raise ValueError("other text of numbers")
+    return pa.table(restored, names=columns)
 
 
-def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
-    cells: list[list[Any]] = [[] for _ in columns]
+def _is_as_written(texts: ChunkedArray, column: ChunkedArray) -> bool:
+    """Whether numbers have the text that dphist writes: 500 may be neither 5e2 nor 0500."""
+    given = column.type
+    if not (pa.types.is_integer(given) or pa.types.is_float32(given) or pa.types.is_float64(given)):
+        return True
+    return bool(texts.equals(column.cast(pa.string())))
+
+
+def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str], *, exported: bool) -> pa.Table:
+    cells: list[list[object]] = [[] for _ in columns]
+    keys = [encode_json(name) + ":" for name in columns]
     for line in file:
         row = json.loads(line.decode(), object_pairs_hook=unique_keys)
         if not isinstance(row, dict) or list(row) != columns:
             raise ValueError("other columns")
+        if not exported:
+            texts = map(str.__add__, keys, texts_of(list(row.values())))
+            if line != ("{" + ",".join(texts) + "}\n").encode():
+                raise ValueError("other text of cells")
         for column, cell in zip(cells, row.values(), strict=True):
             column.append(cell)
     arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]

@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from io import BufferedReader
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ class Unreadable(DphistError):
     """Why a file cannot be decoded; empty if it is damaged."""
 
 
-def _stream(batches: Iterator[Any]) -> None:
+def _stream(batches: Iterator[pa.RecordBatch]) -> None:
     """Write batches one by one; the first one has the schema."""
     out, first = os.fdopen(1, "wb", closefd=False), next(batches)
     with pa.ipc.new_stream(out, first.schema) as writer:
@@ -40,7 +41,7 @@ def _stream(batches: Iterator[Any]) -> None:
     out.flush()
 
 
-def read_parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
+def read_parquet(file: BufferedReader, rows: int | None) -> Iterator[pa.RecordBatch]:
     from pyarrow.parquet import ParquetFile
 
     parquet = ParquetFile(file)
@@ -54,7 +55,7 @@ def read_parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
         yield batch
 
 
-def read_arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
+def read_arrow(file: BufferedReader, rows: int | None) -> Iterator[pa.RecordBatch]:
     seen = 0
     with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)) as arrow:
         _check_types(arrow.schema)
@@ -68,7 +69,7 @@ def read_arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
             yield batch
 
 
-def _check_types(schema: Any) -> None:
+def _check_types(schema: pa.Schema) -> None:
     """Refuse types that no release has before anything is decoded."""
     if len(schema) > MOST_COLUMNS:
         raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")

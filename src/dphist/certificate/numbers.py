@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dphist.aliases import JsonObject
 from dphist.certificate.aggregates import Aggregate, Published, sums_with_noise
 from dphist.model import Plan, SumNoise
 
 FloatArray = NDArray[np.float64]
+Numbers = NDArray[np.number[Any]]
 
 
 def half_width(plan: Plan, share: float) -> float:
@@ -28,7 +30,7 @@ def half_width(plan: Plan, share: float) -> float:
 
 def shared_part(plan: Plan) -> float:
     """The covariance of any two released counts."""
-    return plan.sigma_shared**2 * (2 if getattr(plan.noise, "offset", "none") == "independent" else 1)
+    return plan.sigma_shared**2 * (2 if plan.noise.offset == "independent" else 1)
 
 
 def count_decimals(plan: Plan, *, whole: bool = False) -> int | None:
@@ -41,12 +43,12 @@ def rounding_step(decimals: int | None) -> float:
 
 
 def rounded(
-    values: NDArray[Any],
+    values: Numbers,
     decimals: int | None,
     *,
     whole: bool = False,
-    towards: Callable[[NDArray[Any]], NDArray[Any]] = np.rint,
-) -> NDArray[Any]:
+    towards: Callable[[Numbers], Numbers] = np.rint,
+) -> Numbers:
     """Numbers with so many decimals, as integers if they are `whole`; None does not round."""
     if decimals is None:
         return np.asarray(values)
@@ -64,7 +66,7 @@ def added_columns(
     interval: float | None,
     decimals: int | None,
     whole: bool = False,
-) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
+) -> tuple[Numbers, Mapping[str, Numbers]]:
     """The published counts, and the requested columns with their standard errors and confidence intervals.
 
     All are rounded to `decimals` and standard errors to two more; None does not round. `whole` is for integers.
@@ -72,7 +74,7 @@ def added_columns(
     step = rounding_step(decimals)
     near = partial(rounded, decimals=decimals, whole=whole)
     published = near(counts)
-    added: dict[str, NDArray[Any]] = {}
+    added: dict[str, Numbers] = {}
     if error:
         # Rounding adds an error of its own, at worst uniform over one step.
         errors = np.full(published.size, math.hypot(plan.total_noise, step / math.sqrt(12.0)))
@@ -102,14 +104,14 @@ def sum_columns(
     return columns
 
 
-def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
+def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[JsonObject]:
     """The errors of sums, means and vectors, and the covariances of sums, as the certificate states them."""
     # On average, a released count whose true value is at the threshold is too high by E[Z | Z > 0] of its noise.
     bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
     all_facts = []
     for aggregate, noise in sums_with_noise(plan, aggregates):
         middle = float(noise.middle)
-        facts: dict[str, Any] = {"name": aggregate.vector or aggregate.name, "kind": aggregate.kind}
+        facts: JsonObject = {"name": aggregate.vector or aggregate.name, "kind": aggregate.kind}
         if aggregate.vector:
             norm = float(aggregate.high)
             facts |= {"columns": list(aggregate.columns), "norm": norm, "standard_error": noise.sigma}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from fractions import Fraction
 from functools import lru_cache
 
 from dphist.certificate.request import AnyRequest, HistogramRequest
@@ -15,11 +14,8 @@ from dphist.model import (
     AnyNoise,
     Budget,
     Contract,
-    LaplaceNoise,
-    LatticeNoise,
     Plan,
     Proof,
-    RoundsNoise,
 )
 from dphist.proof.certify import certify_drawn
 
@@ -57,13 +53,12 @@ def plan_of(part: PlanPart) -> Plan:
 
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Proof:
     """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
-    if not isinstance(noise, (LatticeNoise, LaplaceNoise, RoundsNoise)):
+    if noise.kind == "continuous":
         raise InvalidParameter(
             "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
-    _check_exact(noise)
-    if isinstance(noise, RoundsNoise) and noise.alone is not None:
-        _check_exact(noise.alone)
+    if not noise.is_exact:
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
@@ -73,19 +68,8 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Proof
     return certificate
 
 
-def _check_exact(noise: LatticeNoise | LaplaceNoise | RoundsNoise) -> None:
-    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance]
-    exact += [noise.variance_shared] if isinstance(noise, LatticeNoise) else []
-    exact += [number for part in noise.sums for number in (part.low, part.high, part.variance)]
-    # Rounds check their own whole numbers.
-    whole = [noise.lattice, *([] if isinstance(noise, RoundsNoise) else [noise.tau_steps])]
-    whole += [n for part in noise.sums for n in (part.reach, part.columns)]
-    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
-        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
-
-
 @lru_cache(maxsize=256)
-def _certify(noise: LatticeNoise | LaplaceNoise | RoundsNoise, contract: Contract, budget: Budget) -> Proof:
+def _certify(noise: AnyNoise, contract: Contract, budget: Budget) -> Proof:
     return certify_drawn(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from dphist.certificate.cells import ESCAPES, PACKED, digest_of_values, read_text, restore_column
+from dphist.aliases import JsonObject
+from dphist.certificate.cells import ESCAPES, PACKED, read_text, restore_column
 from dphist.certificate.decoder import MOST_COLUMNS, REFUSED, TOO_LARGE, Unreadable
 from dphist.certificate.endings import CERTIFICATE, DATABASES, FOLDER_CERTIFICATE, KINDS, suffix_kind, whole_digest
 from dphist.certificate.schema import Output, output_of
@@ -75,8 +76,8 @@ class Readback:
     `problems` are sentences that never quote a cell. Without problems, data and certificate match.
     """
 
-    table: Any | None
-    document: dict[str, Any] | None
+    table: pa.Table | None
+    document: JsonObject | None
     digest_matches: bool
     problems: tuple[str, ...]
 
@@ -122,7 +123,7 @@ def _digest(file: BufferedReader) -> str:
     return file_digest(file, "sha256").hexdigest()
 
 
-def read_certificate(where: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def read_certificate(where: Path) -> tuple[JsonObject | None, list[str]]:
     """The document of a certificate, if it can be read, and problems."""
     try:
         with open_regular(where) as file:
@@ -157,7 +158,7 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
         if chosen is None or output is None or problems:
             return Readback(None, document, matches, tuple(problems))
         try:
-            table = _read_file(file, chosen, output)
+            table = _read_file(file, chosen, output, exported=exported)
         except Unreadable as error:
             return Readback(None, document, matches, (_unreadable(path.name, chosen, error),))
     if exported:
@@ -165,8 +166,10 @@ def _from_file(path: Path, given: PathLike | None) -> Readback:
     return Readback(table, document, matches, _shape_problems(table, output, path.name, chosen))
 
 
-def match_values(table: Any, document: dict[str, Any] | None, problems: list[str], title: str) -> Readback:
+def match_values(table: pa.Table, document: JsonObject | None, problems: list[str], title: str) -> Readback:
     """Compare the rows of a database table, or of a file that it was exported to, with its certificate."""
+    from dphist.certificate.digests import digest_of_values
+
     output, matches = output_of(document), False
     with suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
         if output is not None:
@@ -183,7 +186,7 @@ def _unreadable(name: str, kind: str, error: Unreadable) -> str:
     return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
 
 
-def _read_file(file: BufferedReader, kind: str, output: Output) -> Any:
+def _read_file(file: BufferedReader, kind: str, output: Output, *, exported: bool) -> pa.Table:
     """The table of a file that matches its digest. Raises `Unreadable`, with an empty text if it is damaged."""
     if len(output.columns) > MOST_COLUMNS:
         raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
@@ -192,8 +195,9 @@ def _read_file(file: BufferedReader, kind: str, output: Output) -> Any:
             return _restore_types(_decode_file(file, kind, output.rows), output)
         text = _unpack(file) if kind.endswith(PACKED) else file
         return read_text(
-            text, kind, output.type_of(), list(output.columns), escape_formulas=output.escape_formulas
-        )
+            text, kind, output.type_of(), list(output.columns), escape_formulas=output.escape_formulas,
+            exported=exported,
+        )  # fmt: skip
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
         EOFError, zlib.error,
@@ -214,7 +218,7 @@ def _unpack(file: BufferedReader) -> BinaryIO:
     return text
 
 
-def _restore_types(table: Any, output: Output) -> Any:
+def _restore_types(table: pa.Table, output: Output) -> pa.Table:
     types, names = output.type_of(), table.column_names
     columns = [restore_column(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)]
     return pa.table(columns, names=names)
@@ -243,7 +247,7 @@ def _from_folder(path: Path, certificate: PathLike | None) -> Readback:
     return Readback(table, document, matches, _shape_problems(table, output, path.name, "folder"))
 
 
-def _read_parts(parts: list[Path]) -> Any:
+def _read_parts(parts: list[Path]) -> pa.Table:
     """The files of a folder as one table; the limit is for all of them together."""
     allowed, tables = _bytes_allowed(sum(part.stat().st_size for part in parts)), []
     for part in parts:
@@ -258,7 +262,7 @@ def _read_parts(parts: list[Path]) -> Any:
         raise Unreadable("") from None
 
 
-def _shape_problems(table: Any, output: Output, title: str, kind: str) -> tuple[str, ...]:
+def _shape_problems(table: pa.Table, output: Output, title: str, kind: str) -> tuple[str, ...]:
     """Compare the table, in the types that it was written from, with what the certificate says about it."""
     # A certificate by Spark does not name types.
     types = None if kind == "folder" else _types(table, output.types or (), exact=kind in ("parquet", "arrow"))
@@ -274,7 +278,7 @@ def _shape_problems(table: Any, output: Output, title: str, kind: str) -> tuple[
     return ()
 
 
-def _types(table: Any, listed: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
+def _types(table: pa.Table, listed: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The types of the columns; those in the certificate where text replaces a type."""
     types = table.schema.types
     if len(listed) != len(types):
@@ -290,14 +294,14 @@ def _bytes_allowed(size: int) -> int:
     return max(LEAST_BYTES, TIMES * size)
 
 
-def _decode_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
+def _decode_file(file: BinaryIO, kind: str, rows: int | None) -> pa.Table:
     """The table of an open Parquet or Arrow file, which must have this many rows. Raises `Unreadable`."""
     file.seek(0)
     limit = _bytes_allowed(os.fstat(file.fileno()).st_size)
     return _decode({"kind": kind, "rows": rows}, limit, file)
 
 
-def _decode(job: dict[str, Any], limit: int, file: BinaryIO) -> Any:
+def _decode(job: JsonObject, limit: int, file: BinaryIO) -> pa.Table:
     """Let a child process decode the table. Raises `Unreadable` with the reason if it does not."""
     late = threading.Event()
     # -P, because modules in the working folder, which may be one of downloads, must not be imported.
@@ -314,6 +318,7 @@ def _decode(job: dict[str, Any], limit: int, file: BinaryIO) -> Any:
         timer, table = threading.Timer(SECONDS, stop), None
         timer.start()
         try:
+            assert isinstance(process.stdout, BufferedReader)
             with suppress(pa.ArrowException, OSError, EOFError):
                 table = _read_stream(process.stdout, limit)
             # A stream that breaks off can look complete: only the exit code shows that the child has finished.
@@ -331,7 +336,7 @@ def _decode(job: dict[str, Any], limit: int, file: BinaryIO) -> Any:
     raise Unreadable(_too_large(limit) if code == TOO_LARGE else "it is damaged")
 
 
-def _read_stream(file: Any, limit: int) -> Any:
+def _read_stream(file: BufferedReader, limit: int) -> pa.Table:
     batches, taken = [], 0
     with pa.ipc.open_stream(file) as stream:
         for batch in stream:

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from dphist.aliases import JsonObject
 from dphist.certificate.aggregates import Aggregate, Summed, aggregates_of, distinct_sums
 from dphist.errors import LARGEST_COUNT, InvalidParameter, check_unicode, flag
 from dphist.model import OffsetRule, Plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
 MARGIN: Final = "margin"
@@ -31,7 +35,9 @@ Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
 # RFC 8785 has no larger whole numbers; they are recorded as text.
 LARGEST_WHOLE: Final = (1 << 53) - 1
-Seed = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)] | Annotated[str, Meta(pattern="^-?[0-9]+$")]
+Seed = (
+    Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)] | Annotated[str, Meta(pattern=r"^-?[0-9]+$(?!\n)")]
+)
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,11 @@ class Asked:
         item: str | Sequence[str]
         max_items_per_user: int | None
         goal: str | None
-        known: Any
+        known: object
         top: int | None
         offset: str | None
         max_nonzero: int | None
-        items: Any
+        items: object
         lower_threshold: int
         mechanism: str
         gamma: float | Literal["sqrt"] | None
@@ -189,9 +195,9 @@ class Recorded(
 ):  # fmt: skip
     """A request in a certificate; `kind` names what was released. Defaults are not recorded."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The options by flag names, as `Release.request` has them."""
-        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        data: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
         return {name: value for name, value in data.items() if name != "kind"}
 
 
@@ -287,7 +293,7 @@ class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histo
 AnyRequest = EventsRequest | SketchRequest | HistogramRequest
 
 
-def request_of(options: Mapping[str, Any]) -> AnyRequest:
+def request_of(options: Mapping[str, object]) -> AnyRequest:
     """The recorded request with these options by flag names; a `ValueError` if there is none."""
     kind = "sketch" if "sketch" in options else "events" if "user" in options else "histogram"
     request: AnyRequest = msgspec.convert({"kind": kind, **options}, AnyRequest)
@@ -304,20 +310,20 @@ def recordable_seed(seed: int | None) -> int | str | None:
     return seed if seed is None or abs(seed) <= LARGEST_WHOLE else str(seed)
 
 
-def request_for_plan(options: Mapping[str, Any]) -> EventsRequest:
+def request_for_plan(options: Mapping[str, object]) -> EventsRequest:
     """A request of any events with these options by flag names, to say what a plan would give."""
     columns = {"input": "-", "user": "user", "item": ["item"], "types": "none"}
     return msgspec.convert({"kind": "events", **columns, **options}, EventsRequest)
 
 
-def count_column(request: AnyRequest, table: Any) -> str:
+def count_column(request: AnyRequest, table: pa.Table) -> str:
     """Name of the count column; of a histogram it is the last one."""
     return str(table.column_names[-1] if isinstance(request, HistogramRequest) else request.count_name)
 
 
 def sketch_request(plan: Plan, size: int, **options: Any) -> SketchRequest:
     """The request of a sketch, as the certificate records it; further options are those of any release."""
-    offset = getattr(plan.noise, "offset", None) if plan.releases_offset else None
+    offset = plan.noise.offset if plan.releases_offset else None
     return SketchRequest(
         sketch="misra-gries", sketch_size=size, epsilon=plan.budget.epsilon, delta=plan.budget.delta,
         offset=offset, **options,

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from dphist.aliases import JsonObject
 from dphist.certificate.request import LARGEST_WHOLE, AnyRequest
 from dphist.certificate.text import FORMAT
 from dphist.display import printable
 from dphist.errors import InvalidParameter
 from dphist.model import (
     FINEST_REACH,
+    LARGEST_SCALE,
+    LARGEST_VARIANCE,
     MOST_COLUMNS,
     MOST_ROUNDS,
     AnyNoise,
@@ -31,30 +34,31 @@ from dphist.model import (
     SumNoise,
 )
 
-# Larger numbers are in no plan, and would take hours to verify.
-_LARGEST_VARIANCE: Final = 10**40
-_LARGEST_SHARED_VARIANCE: Final = 10**12
+_LARGEST_BOUND: Final = 10**40
 _DIGITS: Final = "[0-9]{1,60}(/[0-9]{1,60})?"
+# Python's $ is also before the end of a last line.
+_END: Final = r"$(?!\n)"
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST_WHOLE)]
 Number = Annotated[int, Meta(ge=1, le=LARGEST_WHOLE)]
 Steps = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)]
-Ratio = Annotated[str, Meta(pattern=f"^{_DIGITS}$", description="A whole number or a fraction, such as 7/3.")]
-SignedRatio = Annotated[str, Meta(pattern=f"^-?{_DIGITS}$")]
+Ratio = Annotated[str, Meta(pattern=f"^{_DIGITS}{_END}", description="A whole number or a fraction, such as 7/3.")]
+SignedRatio = Annotated[str, Meta(pattern=f"^-?{_DIGITS}{_END}")]
 Lattice = Annotated[int, Meta(ge=2, le=1 << 13, description="Steps for one user.")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 Rounds = Annotated[tuple[Whole, ...], Meta(max_length=MOST_ROUNDS)]
 Time = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", max_length=20)]
-Version = Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+!-]{0,63}$", max_length=64)]
+Version = Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+!-]{0,63}" + _END, max_length=64)]
 
 
 class Part(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A part of a certificate. Other fields than these are refused."""
 
 
-def _fraction(text: str) -> Fraction:
+def _fraction(text: str, largest: Fraction | int = LARGEST_VARIANCE) -> Fraction:
+    """The fraction; a `ValueError` if it is larger than any in a plan that can be drawn."""
     number = Fraction(text)
-    if not -_LARGEST_VARIANCE <= number <= _LARGEST_VARIANCE:
+    if not -largest <= number <= largest:
         raise ValueError
     return number
 
@@ -78,7 +82,7 @@ class SumPart(Part, kw_only=True, frozen=True, omit_defaults=True):
     columns: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)] = 1
 
     def noise_of(self) -> SumNoise:
-        low, high = _fraction(self.low), _fraction(self.high)
+        low, high = _fraction(self.low, _LARGEST_BOUND), _fraction(self.high, _LARGEST_BOUND)
         return SumNoise(low, high, self.reach_steps, _fraction(self.variance_steps), self.columns)
 
 
@@ -115,7 +119,7 @@ class LaplaceOfOne(_Law, kw_only=True, frozen=True, tag="laplace"):
     tau_steps: Whole
 
     def noise_of(self) -> LaplaceNoise:
-        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
+        return LaplaceNoise(_fraction(self.scale, LARGEST_SCALE), self.tau_steps)
 
 
 class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mechanism"):
@@ -148,10 +152,7 @@ class _OnLattice(PlanPart, kw_only=True, frozen=True):
     sums: Sums = ()
 
     def _numbers(self) -> tuple[int, Fraction, Fraction]:
-        variance, shared = _fraction(self.variance_steps), _fraction(self.variance_shared_steps)
-        if shared > _LARGEST_SHARED_VARIANCE:
-            raise ValueError
-        return self.lattice, variance, shared
+        return self.lattice, _fraction(self.variance_steps), _fraction(self.variance_shared_steps)
 
     def noise_of(self) -> AnyNoise:
         if self.tau_steps is None:
@@ -186,7 +187,7 @@ class LaplacePlan(PlanPart, kw_only=True, frozen=True, tag="laplace"):
     tau_steps: Whole
 
     def noise_of(self) -> AnyNoise:
-        return LaplaceNoise(_fraction(self.scale), self.tau_steps)
+        return LaplaceNoise(_fraction(self.scale, LARGEST_SCALE), self.tau_steps)
 
 
 class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):
@@ -217,10 +218,7 @@ AnyPlan = GaussianPlan | SharedGaussianPlan | TopPlan | PublicPlan | LaplacePlan
 
 
 def plan_part(plan: Plan) -> AnyPlan:
-    """The plan in a certificate: its exact numbers, and those that follow from them."""
-    left_out = ("analysis", "binding_case", "proof", "notes")
-    facts = {name: value for name, value in plan.to_dict().items() if name not in left_out}
-    part: AnyPlan = msgspec.convert(facts, AnyPlan)
+    part: AnyPlan = msgspec.convert(plan.claims(), AnyPlan)
     return part
 
 
@@ -330,8 +328,8 @@ class Statement(Part, kw_only=True, frozen=True):
     booking: BookingPart | UnsetType = UNSET
     sums: tuple[SumFacts | MeanFacts | VectorFacts, ...] | UnsetType = UNSET
 
-    def to_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+    def to_dict(self) -> JsonObject:
+        data: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
         return data
 
 
@@ -341,7 +339,7 @@ class Certificate(Statement, kw_only=True, frozen=True):
     self_sha256: Digest
 
 
-def decode(document: Mapping[str, Any]) -> Statement:
+def decode(document: Mapping[str, object]) -> Statement:
     """The statement or certificate in an untrusted document; `InvalidParameter` unless it has the schema."""
     if document.get("format") != FORMAT:
         raise InvalidParameter(f"the certificate does not have the format {FORMAT}")
@@ -353,7 +351,7 @@ def decode(document: Mapping[str, Any]) -> Statement:
         raise InvalidParameter(f"the certificate is invalid: {printable(str(error))[:200]}") from None
 
 
-def output_of(document: Mapping[str, Any] | None) -> Output | None:
+def output_of(document: Mapping[str, object] | None) -> Output | None:
     """What a document states about its data, if it has the schema."""
     try:
         return None if document is None else msgspec.convert(document.get("output"), Output)

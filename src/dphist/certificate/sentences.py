@@ -1,4 +1,4 @@
-"""The guarantee of a release and its caveats: the codes that a certificate has, and the sentences for readers."""
+"""The guarantee of a release, its conditions and its caveats as sentences."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
-from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest, is_query
-from dphist.certificate.schema import Guarantee
+from dphist.certificate.guarantee import caveats_of, conditions_of
+from dphist.certificate.request import AnyRequest, SketchRequest
 from dphist.display import upper_figure
 from dphist.model import Plan
 
@@ -75,70 +74,17 @@ _CAVEATS: Final = {
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
 
 
-def guarantee_facts(plan: Plan, request: AnyRequest) -> Guarantee:
-    """The guarantee of a release."""
-    return Guarantee(
-        epsilon=plan.budget.epsilon,
-        delta=plan.budget.delta,
-        unit="user",
-        neighbours="add-or-remove",
-        conditions=_conditions(plan, request),
-    )
-
-
 def guarantee(plan: Plan, request: AnyRequest) -> str:
     """`guarantee_facts` as a sentence."""
     budget = plan.budget
     factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
-    conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
+    conditions = ", and that ".join(_sentences(_CONDITIONS, conditions_of(plan, request), plan, request))
     return (
         f"This release is (epsilon = {budget.epsilon!r}, delta = {budget.delta!r})-differentially private at the "
         "user level: adding or removing all data of any one user changes the probability of any outcome by at "
         f"most a factor of e^{budget.epsilon!r}{factor}, plus {budget.delta!r}"
         f"{f', provided that {conditions}' if conditions else ''}."
     )
-
-
-def _conditions(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
-    conditions = {
-        "counts-per-user": isinstance(request, HistogramRequest),
-        "item-types": isinstance(request, HistogramRequest),
-        "max-nonzero": _relies_on_promise(plan, request),
-        "one-update-per-user": isinstance(request, SketchRequest),
-        "frame-values": request.types == "text",
-        "fixed-types": request.types == "fixed",
-        "query": request.query is not None or is_query(request.input),
-    }
-    return tuple(condition for condition, holds in conditions.items() if holds)
-
-
-def _relies_on_promise(plan: Plan, request: AnyRequest) -> bool:
-    if isinstance(request, HistogramRequest):
-        return request.promise_max_nonzero
-    asked = request.max_nonzero is not None and not top_k_keeps(plan)
-    return asked and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
-
-
-def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
-    public = plan.noise.public
-    caveats = {
-        "other-releases": True,
-        "groups": True,
-        # A top-k step needs no limit on users, and none is applied.
-        "user-limit": request.max_items_per_user is not None
-        and (request.top is None or plan.contract.max_nonzero is None),
-        "rounds": plan.noise.in_rounds,
-        "max-nonzero": _relies_on_promise(plan, request),
-        "differences": is_difference(plan, request),
-        "perhaps-reduced": is_perhaps_reduced(plan, request),
-        "reduced": request.max_nonzero is not None and top_k_keeps(plan),
-        "sketch-with-offset" if plan.releases_offset else "sketch": isinstance(request, SketchRequest),
-        "selection": not public,
-        "clamped-sums": bool(plan.sums),
-        "selected-sums": any(noise.columns == 1 for noise in plan.sums) and not public,
-        "shared-noise": plan.sigma_shared > 0.0,
-    }
-    return tuple(caveat for caveat, holds in caveats.items() if holds)
 
 
 def not_covered(plan: Plan, request: AnyRequest) -> list[str]:
@@ -154,7 +100,7 @@ def caveats(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]
 
 def conditions(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted conditions that the guarantee has, as sentences, in the order wanted."""
-    codes = [code for code in wanted if code in _conditions(plan, request)]
+    codes = [code for code in wanted if code in conditions_of(plan, request)]
     return [f"The guarantee assumes that {text}." for text in _sentences(_CONDITIONS, codes, plan, request)]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from dphist.certificate.guarantee import caveats_of, guarantee_facts
 from dphist.certificate.numbers import shared_part, sums_facts
 from dphist.certificate.proof import with_lower_threshold
 from dphist.certificate.request import AnyRequest
@@ -23,7 +23,6 @@ from dphist.certificate.schema import (
     VectorFacts,
     plan_part,
 )
-from dphist.certificate.sentences import caveats_of, guarantee_facts
 from dphist.certificate.text import FORMAT
 from dphist.model import Plan
 
@@ -55,7 +54,7 @@ def statement_of(
     version: str,
     created: str,
     findings: Findings | None = None,
-    receipt: Mapping[str, Any] | None = None,
+    receipt: Mapping[str, object] | None = None,
     decimals: int | None = None,
 ) -> Statement:
     """The certificate without the facts about its output, which follow when it is written."""

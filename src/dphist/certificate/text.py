@@ -8,27 +8,34 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import rfc8785
 
+from dphist.aliases import JsonObject
 from dphist.errors import InvalidParameter
 from dphist.signatures import SIGNATURE, Signer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMAT: Final = "dphist-certificate/2"
 SEAL: Final = "self_sha256"
+# Characters that Unicode ignores by default, and the empty one of Braille. For Python they are printable.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 # Certificates take a few KB; that of a Spark folder has another 150 bytes for each of its files.
 LARGEST_CERTIFICATE: Final = 16 << 20
 
 
-def seal(document: dict[str, Any], output: dict[str, Any], sign: Signer | None = None) -> str:
+def seal(document: JsonObject, output: JsonObject, sign: Signer | None = None) -> str:
     """The text of a certificate: the document, facts about the output, a signature, and its own digest."""
     try:
         # Through JSON and back, so that the digest covers exactly what is read later.
         text = json.dumps({"format": FORMAT, **document}, allow_nan=False)
-        plain: dict[str, Any] = json.loads(text, parse_float=_number)
+        plain: JsonObject = json.loads(text, parse_float=_number)
         plain["output"] = output
         if sign is not None:
             plain[SIGNATURE] = sign(signed_bytes(plain))
@@ -43,44 +50,49 @@ def _number(text: str) -> float:
     return float(text) + 0.0
 
 
-def certificate_text(document: dict[str, Any]) -> str:
+def certificate_text(document: JsonObject) -> str:
     """The only text that `parse_certificate` accepts for this document.
 
     Characters that are invisible, or change the direction of text, are escaped: people see what is verified.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
+    return re.sub(r"[^\n -~]", _visible, text) + "\n"
 
 
-def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
+def _visible(character: re.Match[str]) -> str:
+    shown = character[0].isprintable() and not _INVISIBLE.match(character[0])
+    return character[0] if shown else json.dumps(character[0])[1:-1]
+
+
+def output_facts(plain: pa.Table, kind: str, name: str, digest: str) -> JsonObject:
     return {
         "name": name, "kind": kind, "sha256": digest, "columns": plain.column_names,
         "types": [str(column) for column in plain.schema.types], "rows": plain.num_rows,
     }  # fmt: skip
 
 
-def self_digest(document: Mapping[str, Any]) -> str:
+def self_digest(document: JsonObject) -> str:
     """SHA-256 of the canonical JSON of the document without this digest; a `ValueError` if it has none."""
     return sha256(_canonical(document, SEAL)).hexdigest()
 
 
-def signed_bytes(document: Mapping[str, Any]) -> bytes:
+def signed_bytes(document: JsonObject) -> bytes:
     """What a signature covers: the canonical JSON of the document without the signature and its own digest."""
     return _canonical(document, SIGNATURE, SEAL)
 
 
-def _canonical(document: Mapping[str, Any], *without: str) -> bytes:
+def _canonical(document: JsonObject, *without: str) -> bytes:
     return rfc8785.dumps({key: value for key, value in document.items() if key not in without})
 
 
-def _matches_own_digest(document: Mapping[str, Any]) -> bool:
+def _matches_own_digest(document: JsonObject) -> bool:
     try:
         return bool(document[SEAL] == self_digest(document))
     except (ValueError, RecursionError):  # such as NaN, which has no canonical form
         return False
 
 
-def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
+def parse_certificate(text: str | bytes, title: str) -> tuple[JsonObject | None, list[str]]:
     """The document of a certificate, if it has one, and problems as sentences that call it `title`."""
     if len(text) > LARGEST_CERTIFICATE:
         return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
@@ -108,7 +120,7 @@ class _NamedTwiceError(ValueError):
     pass
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, object]]) -> JsonObject:
     """A JSON object; raises if a key occurs twice, because readers differ in which value they take."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -117,7 +129,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def same_json(first: Any, second: Any) -> bool:
+def same_json(first: object, second: object) -> bool:
     """Whether two values are the same JSON, where 1, 1.0 and true differ; keys may be in any order."""
     try:
         return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

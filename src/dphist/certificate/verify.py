@@ -10,16 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from dphist.aliases import JsonObject
 from dphist.certificate.aggregates import Published, sums_with_noise
+from dphist.certificate.cells import as_text
 from dphist.certificate.endings import CERTIFICATE, DATABASES
-from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
+from dphist.certificate.numbers import Numbers, added_columns, count_decimals, rounding_step, sum_columns
 from dphist.certificate.proof import (
     Nonzero,
     is_difference,
@@ -43,7 +45,7 @@ from dphist.certificate.text import signed_bytes
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError
 from dphist.files import PathLike
-from dphist.model import LaplaceNoise, LatticeNoise, Plan, RoundsNoise
+from dphist.model import Plan
 from dphist.objects import without_options, without_secrets
 from dphist.proof.verdict import Verdict, verdict_of
 from dphist.signatures import CERTIFICATE_DOMAIN, NO_TRUST, Status, Trust, examine_signature
@@ -103,7 +105,7 @@ class Verification:
         """Why the guarantee is weak, even if it is verified."""
         return () if self.verdict is None else self.verdict.warnings
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data with the keys of `dphist verify --json`."""
         return {
             "address": self.address,
@@ -162,9 +164,7 @@ class Signed:
 NOT_SIGNED: Final = Signed()
 
 
-def examine(
-    document: dict[str, Any] | None, address: PathLike, certificate: PathLike | None, trust: Trust
-) -> Signed:
+def examine(document: JsonObject | None, address: PathLike, certificate: PathLike | None, trust: Trust) -> Signed:
     """The signature of a certificate. `address` and `certificate` are the files that a reader has."""
     signed, data = document or {}, b""
     with suppress(ValueError, RecursionError):  # a document without a canonical form was not signed
@@ -190,7 +190,7 @@ def examine(
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
 
 
-def _name_of(address: PathLike, certificate: PathLike | None, kind: Any) -> str:
+def _name_of(address: PathLike, certificate: PathLike | None, kind: str | None) -> str:
     """The name of the data; of a database table, which may be exported to any file, that of its certificate."""
     path = address if certificate is None or kind not in DATABASES else certificate
     name = os.path.basename(os.path.abspath(without_options(os.fspath(path))))
@@ -211,8 +211,8 @@ def verify_readback(
 
 
 def verify_document(
-    document: dict[str, Any] | None,
-    table: Any,
+    document: JsonObject | None,
+    table: pa.Table | None,
     address: str,
     signed: Signed = NOT_SIGNED,
     checks: Sequence[str] = (),
@@ -246,7 +246,7 @@ class _Examination:
     verdict: Verdict | None = None
     largest_count: float | None = None
 
-    def check(self, document: Mapping[str, Any], table: Any) -> None:
+    def check(self, document: Mapping[str, object], table: pa.Table | None) -> None:
         """Recompute what a certificate states from its plan and its request, and compare."""
         self.private = document.get("private") is True
         stated = decode(document)
@@ -258,7 +258,7 @@ class _Examination:
         plan = self._prove(stated)
         if plan is None or not self._is_asked(stated, plan):
             return
-        release = _Claim(stated, plan, table)
+        release = _Claim(stated, plan, pa.table({}) if table is None else table)
         if table is not None and self._has_columns(release):
             self._check_counts(release)
         self._check_booking(release)
@@ -312,6 +312,10 @@ class _Examination:
                 self.problems.append("the release does not have as many items as the public list")
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
+        elif isinstance(request, EventsRequest) and _has_duplicates(
+            release.table, [column.name for column in request.columns]
+        ):
+            self.problems.append("an item is in the release twice")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
         return len(self.problems) == before
@@ -336,7 +340,7 @@ class _Examination:
         if isinstance(release.request, EventsRequest) and not set(self.problems) - {SEEDED}:
             self.problems += _sums_problems(plan, release.request, release.table)
 
-    def _check_threshold(self, release: _Claim, values: NDArray[Any], offset: float) -> None:
+    def _check_threshold(self, release: _Claim, values: Numbers, offset: float) -> None:
         plan, request, decimals = release.plan, release.request, release.stated.counts.decimals
         threshold = with_lower_threshold(plan, release.request).threshold + offset
         if math.isfinite(threshold):
@@ -394,6 +398,8 @@ class _Examination:
         offset = stated.counts.offset
         if (offset is not None) != plan.releases_offset or not math.isfinite(offset or 0.0):
             self.problems.append("the certificate's counts do not follow from its plan")
+        elif offset is not None and offset < plan.noise.least_offset:
+            self.problems.append("the certificate's offset is further below zero than its noise can be")
         if (stated.findings is not UNSET) != plan.noise.in_rounds:
             self.problems.append("the certificate's findings do not follow from its plan")
         due = statement_of(
@@ -415,7 +421,7 @@ class _Claim:
 
     stated: Statement
     plan: Plan
-    table: Any
+    table: pa.Table
 
     @property
     def request(self) -> EventsRequest | SketchRequest | HistogramRequest:
@@ -446,7 +452,7 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
     limited = limit is not None and contract.items >= min(limit, contract.nonzero)
     if noise.public:
         return contract.items == contract.max_nonzero or limited
-    if isinstance(noise, LatticeNoise) and plan.releases_offset:
+    if plan.releases_offset:
         return top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
     if contract.max_nonzero is None:
         return limited
@@ -462,12 +468,12 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
 
 def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
     """Whether a plan in rounds is for this request."""
-    noise, listed = plan.noise, request.items is not None
-    if not isinstance(noise, RoundsNoise) or plan.lower_threshold != 1:
+    noise, listed = plan.rounds, request.items is not None
+    if noise is None or plan.lower_threshold != 1:
         return False
     # Users with one item are no group of their own where values are summed, or where nothing has to be found.
     group = (noise.alone is None) == (listed or bool(noise.sums))
-    gaussian = not (isinstance(noise.alone, LaplaceNoise) and request.mechanism == "gaussian")
+    gaussian = request.mechanism != "gaussian" or noise.alone is None or noise.alone.mechanism != "laplace"
     return group and gaussian and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
 
 
@@ -490,8 +496,8 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
 
     The limit of the measurement is a choice by noisy numbers, which the proof allows to be any of the bounds.
     """
-    noise, bounds = plan.noise, findings.bounds
-    assert isinstance(noise, RoundsNoise)
+    noise, bounds = plan.rounds, findings.bounds
+    assert noise is not None
     most = noise.most_items
     return (
         len(findings.found) == noise.rounds + 2
@@ -503,18 +509,27 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
     )
 
 
-def _finite_column(table: Any, name: str, kind: str) -> NDArray[Any] | None:
+def _has_duplicates(table: pa.Table, items: list[str]) -> bool:
+    try:
+        distinct = table.group_by(items, use_threads=False).aggregate([])
+    except pa.ArrowException:  # types that cannot be grouped
+        distinct = pa.table([as_text(table.column(name)) for name in items], names=items)
+        distinct = distinct.group_by(items, use_threads=False).aggregate([])
+    return bool(distinct.num_rows < table.num_rows)
+
+
+def _finite_column(table: pa.Table, name: str, kind: str) -> Numbers | None:
     """The column of this name, if it has this type and only finite numbers."""
     if table.column_names.count(name) != 1:
         return None
     column = table.column(name)
     if str(column.type) != kind or column.null_count:
         return None
-    values: NDArray[Any] = column.to_numpy()
+    values: Numbers = column.to_numpy()
     return values if bool(np.isfinite(values).all()) else None
 
 
-def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: float) -> list[str]:
+def _column_problems(table: pa.Table, expected: Mapping[str, Numbers], slack: float) -> list[str]:
     """Standard errors and intervals that do not follow from the noise, up to rounding."""
     problems = []
     for name, values in expected.items():
@@ -524,7 +539,7 @@ def _column_problems(table: Any, expected: Mapping[str, NDArray[Any]], slack: fl
     return problems
 
 
-def _sums_problems(plan: Plan, request: EventsRequest, table: Any) -> list[str]:
+def _sums_problems(plan: Plan, request: EventsRequest, table: pa.Table) -> list[str]:
     """Means outside their bounds, and sums whose errors and intervals do not follow from the noise."""
     look = Published(request.standard_error, request.interval)
     problems = []
@@ -543,7 +558,7 @@ def _sums_problems(plan: Plan, request: EventsRequest, table: Any) -> list[str]:
             problems.append(f"a value of the column {aggregate.name!r} is not a number")
         elif aggregate.kind != "mean":
             counts = table.column(request.count_name).to_numpy().astype(np.float64)
-            around = columns[aggregate.name] - float(noise.middle) * counts
+            around = columns[aggregate.name].astype(np.float64) - float(noise.middle) * counts
             expected = dict(zip(names, sum_columns(counts, around, plan, noise, look), strict=True))
             problems += _column_problems(table, expected, 1e-6 * noise.sigma)
     return problems

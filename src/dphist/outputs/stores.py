@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 
 from dphist.aliases import ArrowColumn
-from dphist.certificate.cells import column_of, digest_of, digest_of_values, json_cells, parts_of, restore_column
+from dphist.certificate.cells import column_of, json_cells, parts_of, restore_column
+from dphist.certificate.digests import digest_of, digest_of_values
 from dphist.counting.sql import name as quote_name
 from dphist.errors import DphistError, OutputError, package, postgres_driver
 from dphist.outputs.target import Target, already_exists, schema_and_table

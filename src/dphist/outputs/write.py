@@ -29,7 +29,8 @@ from typing import Final
 import pyarrow as pa
 
 from dphist.aliases import JsonObject
-from dphist.certificate.cells import ESCAPES, digest_of, storable
+from dphist.certificate.cells import ESCAPES
+from dphist.certificate.digests import digest_of, storable
 from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE
 from dphist.certificate.text import output_facts, seal
 from dphist.counting.files import given_paths, matching_files

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from dphist.aliases import JsonObject
 from dphist.display import Listing
 from dphist.errors import InvalidParameter, NotPrivate, positive_number
 from dphist.model import Budget, Contract, Noise, Proof
@@ -28,7 +29,7 @@ class Certification(Listing):
     delta_lower: float
     delta_exact: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys of `dphist certify --json`."""
         return {
             "mechanism": self.noise.mechanism,

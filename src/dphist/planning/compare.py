@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from dphist.aliases import JsonObject
 from dphist.display import Grid
 from dphist.errors import (
     InvalidParameter,
@@ -49,7 +50,7 @@ class ComparisonRow:
     def threshold(self) -> float:
         return 1.0 + self.tau
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**vars(self), "threshold": self.threshold}
 
     def cells(self) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ class Comparison(Grid):
         items = f", m = {self.contract.items}"
         return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
 
-    def to_dict(self, *, curves: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, curves: bool = False) -> JsonObject:
         """The rows; with `curves`, also the least tau by noise for each analysis of the paper's figure."""
         return {
             "epsilon": self.budget.epsilon,
@@ -191,7 +192,7 @@ class SumsComparison(Grid):
     rows: tuple[SumsRow, ...]
     names: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {row.way: {**vars(row), "standard_errors": list(row.standard_errors)} for row in self.rows}
 
     @property
@@ -229,8 +230,8 @@ def compare_sums(
         raise InvalidParameter("give the bounds (low, high) of at least one sum")
     bounds, items = [check_bounds(*one) for one in sums], Contract(max_nonzero, max_items_per_user).items
     largest = [max(abs(low), abs(high)) for low, high, _ in bounds]
-    common: dict[str, Any] = {"max_items_per_user": items, "mechanism": "gaussian"}
-    joint: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "weights": weights, **common}
+    common: JsonObject = {"max_items_per_user": items, "mechanism": "gaussian"}
+    joint: JsonObject = {"epsilon": epsilon, "delta": delta, "weights": weights, **common}
     ours = plan(sums=bounds, **joint)
     both = [] if max_nonzero is None else [plan(sums=bounds, max_nonzero=max_nonzero, **joint)]
     around = [(-most, most, one.columns) for most, one in zip(largest, bounds, strict=True)]

@@ -40,8 +40,8 @@ MECHANISMS: Final = {
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences about a plan, and about what other options would give for the same budget."""
-    if isinstance(plan.noise, RoundsNoise):
-        return _rounds(plan.noise)
+    if plan.rounds is not None:
+        return _rounds(plan.rounds)
     others = _alternatives(plan) if alternatives else []
     return [sentence for sentence in (_choice(plan), _passing(plan), *_sums(plan), *others) if sentence]
 

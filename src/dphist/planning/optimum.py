@@ -30,9 +30,9 @@ from dphist.model import (
 )
 from dphist.paper.analyses import Analysis, PaperAnalysis, least_sigma, least_tau, tau_of_infinite_event
 from dphist.proof import balls
-from dphist.proof.certify import lattice_family
+from dphist.proof.balls import bits_for
+from dphist.proof.certify_lattice import lattice_family
 from dphist.proof.continuous import certify_noise
-from dphist.proof.lattice import bits_for
 from dphist.proof.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 from dphist.proof.tails import infinite_event_discrete
 

@@ -347,7 +347,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
     deviation = math.sqrt(2.0) * scale
     unknown_items = noise.mechanism in ("gshm", "csh")
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
-    if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
+    if unknown_items and not noise.sums and tau < noise.tau:
         noise_is = "less" if deviation < noise.total_noise else "more"
         notes.append(
             f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "

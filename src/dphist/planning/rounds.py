@@ -146,7 +146,7 @@ def _certified(noise: RoundsNoise, budget: Budget) -> tuple[RoundsNoise, Proof]:
         noise = _with_variance(noise, float(noise.variance) * (1.0 + 1e-9 * 8.0**attempt))
         if isinstance(noise.alone, LaplaceNoise):
             noise = replace(noise, alone=replace(noise.alone, tau_steps=noise.alone.tau_steps + (attempt > 6)))
-        if isinstance(noise.alone, LatticeNoise):
+        elif noise.alone is not None:
             limit = noise.alone.tau_steps + (attempt > 2)
             more = dyadic_up(float(noise.alone.variance) * (1.0 + 1e-9 * 8.0**attempt))
             noise = replace(noise, alone=replace(noise.alone, variance=more, tau_steps=limit))

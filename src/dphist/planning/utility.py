@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.model import AnyNoise, LaplaceNoise, LatticeNoise, Noise, PublicNoise, RoundsNoise
+from dphist.model import AnyNoise, LaplaceNoise, LatticeNoise, Noise
 from dphist.proof.numerics import FloatArray
 
 _ROOT: Final = math.sqrt(2.0 * math.pi)
@@ -190,21 +190,31 @@ class CountNoise:
         return ReleaseMoments(mass, error / self.steps, distance / self.steps)
 
 
+@singledispatch
 def count_noise(noise: AnyNoise) -> CountNoise:
     """All the noise that is added to one count before the threshold, its own and the shared, as one distribution.
 
     The sum of two discrete Gaussians of variances a and b is treated as one, which is exact to
     e^(-2 pi^2 ab/(a+b)): below 1e-16 for the smallest variances there are, 4 squared steps.
     """
-    if isinstance(noise, PublicNoise):
+    raise InvalidParameter(f"in {noise.mechanism} the noise of a count depends on what is found")
+
+
+@count_noise.register(LaplaceNoise)
+def _laplace_noise(noise: LaplaceNoise) -> CountNoise:
+    return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.tau_steps + 2)
+
+
+@count_noise.register(Noise)
+def _continuous_noise(noise: Noise) -> CountNoise:
+    steps = 2.0 ** (_CONTINUOUS_BITS - math.frexp(noise.total_noise)[1])
+    return CountNoise(LatticeTails((noise.total_noise * steps) ** 2), steps, noise.threshold * steps)
+
+
+@count_noise.register(LatticeNoise)
+def _lattice_noise(noise: LatticeNoise) -> CountNoise:
+    if noise.public:
         raise InvalidParameter("a public list of items has no threshold: all of it is released")
-    if isinstance(noise, RoundsNoise):
-        raise InvalidParameter("in rounds the noise of a count depends on what is found")
-    if isinstance(noise, LaplaceNoise):
-        return CountNoise(LaplaceTails(float(noise.scale)), 1, noise.tau_steps + 2)
-    if isinstance(noise, Noise):
-        steps = 2.0 ** (_CONTINUOUS_BITS - math.frexp(noise.total_noise)[1])
-        return CountNoise(LatticeTails((noise.total_noise * steps) ** 2), steps, noise.threshold * steps)
     own, shared = float(noise.variance), float(noise.variance_shared)
     part, rest = 1.0, 0.0
     if noise.offset == "opposite":

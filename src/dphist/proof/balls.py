@@ -56,6 +56,11 @@ def upper(ball: arb) -> float:
     return nearest
 
 
+def bits_for(scale: float) -> int:
+    """Precision in bits for deltas of this size."""
+    return 128 + int(-1.1 * math.log2(scale))
+
+
 def normal_cdf(x: arb) -> arb:
     """Phi(x), with relative accuracy in the lower tail."""
     return (-x / arb(2).sqrt()).erfc() / 2
@@ -105,6 +110,18 @@ def theta_excess(variance: arb) -> arb:
     first = (-2 * arb.pi() ** 2 * variance).exp()
     # Not a power: its logarithm has no value if the ball of a tiny number reaches below 0.
     return 2 * first / (1 - first * first * first)
+
+
+def upper_factor(spreads: list[arb], draws: int) -> arb:
+    """Bound of the factor by which sums exceed discrete Gaussians: `draws` of the first spread, one of each other.
+
+    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(4 theta), since
+    the normaliser is never below its integral and the sum's own spread is larger.
+    """
+    excess = theta_excess(spreads[0]) * (2 * draws)
+    for spread in spreads[1:]:
+        excess += 2 * theta_excess(spread)
+    return (2 * excess).exp()
 
 
 def normaliser(variance: arb) -> arb:
@@ -172,10 +189,10 @@ def _tail_by_terms(n: int, variance: arb) -> arb:
     return (total + arb(0).union(term * ratio / (1 - ratio))) / normaliser(variance)
 
 
-def weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
-    """e^(-x^2/(2V)) for x = start, start + sign, ..., by recurrence."""
+def weights_from(start: int, step: int, variance: arb) -> Iterator[arb]:
+    """e^(-x^2/(2V)) for x = start, start + step, ..., by recurrence."""
     weight = (-(arb(start) ** 2) / (2 * variance)).exp()
-    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
+    ratio, bend = (-arb((2 * start + step) * step) / (2 * variance)).exp(), (-(step**2) / variance).exp()
     while True:
         yield weight
         weight, ratio = weight * ratio, ratio * bend

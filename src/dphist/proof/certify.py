@@ -1,50 +1,74 @@
 """Certificates: upper bounds of delta in ball arithmetic, valid whatever errors the doubles have.
 
-Of noise that can be drawn exactly: lattices, top-k steps with an offset, public lists, Laplace, rounds.
+Of noise that can be drawn exactly: lattices, top-k steps with an offset, public lists, Laplace, rounds. Only the
+proof that a plan needs is loaded.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import singledispatch
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.model import (
+    AnyNoise,
     Contract,
     LaplaceNoise,
     LatticeNoise,
     NeighbourCase,
     Proof,
-    PublicNoise,
     RoundsNoise,
 )
 from dphist.proof import balls
 from dphist.proof.balls import rational
-from dphist.proof.exact import delta_family, mixed_blocks, worst_changed
-from dphist.proof.lattice import DiscreteFamily, TopKFamily, bits_for
-from dphist.proof.rounds import certify_rounds
 
 
+@singledispatch
 def certify_drawn(
-    noise: LatticeNoise | LaplaceNoise | RoundsNoise,
-    contract: Contract,
+    noise: AnyNoise,
+    contract: Contract,  # noqa: ARG001
     *,
-    epsilon: float,
-    budget: float | None = None,
+    epsilon: float,  # noqa: ARG001
+    budget: float | None = None,  # noqa: ARG001
 ) -> Proof:
     """Proof of noise that can be drawn exactly.
 
     Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
     """
-    if isinstance(noise, RoundsNoise):
-        if contract != noise.contract:
-            raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
-        return certify_rounds(noise, epsilon=epsilon, budget=budget)
-    if isinstance(noise, LaplaceNoise):
-        return certify_discrete_laplace(noise.scale, noise.tau_steps, contract, epsilon=epsilon)
-    if isinstance(noise, PublicNoise):
-        return certify_known_domain(noise, contract, epsilon=epsilon)
-    return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
+    raise InvalidParameter(f"{noise.kind} noise cannot be drawn exactly")
+
+
+@certify_drawn.register(RoundsNoise)
+def _certify_rounds(
+    noise: RoundsNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Proof:
+    if contract != noise.contract:
+        raise InvalidParameter(f"the noise of rounds is for {noise.contract}, not for {contract}")
+    from dphist.proof.rounds import certify_rounds
+
+    return certify_rounds(noise, epsilon=epsilon, budget=budget)
+
+
+@certify_drawn.register(LatticeNoise)
+def _certify_lattice(
+    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Proof:
+    from dphist.proof.certify_lattice import certify_known_domain, certify_lattice
+
+    certify = certify_known_domain if noise.public else certify_lattice
+    return certify(noise, contract, epsilon=epsilon, budget=budget)
+
+
+@certify_drawn.register(LaplaceNoise)
+def _certify_laplace(
+    noise: LaplaceNoise,
+    contract: Contract,
+    *,
+    epsilon: float,
+    budget: float | None = None,  # noqa: ARG001
+) -> Proof:
+    return certify_discrete_laplace(noise.scale, noise.tau_steps, contract, epsilon=epsilon)
 
 
 def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Proof:
@@ -63,77 +87,3 @@ def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *,
         delta = balls.upper(1 - (1 - passes) ** items)
     case = NeighbourCase(contract.nonzero - items, items, 0, "add")
     return Proof(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
-
-
-def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
-    kind = DiscreteFamily if noise.offset == "none" else TopKFamily
-    return kind(noise, contract, epsilon=epsilon, scale=scale)
-
-
-def certify_lattice(
-    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
-) -> Proof:
-    """Proof of a plan on a lattice: a rigorous upper bound of delta.
-
-    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`. If it exceeds a
-    given `budget` it may be 1, as the work stops at the first case above the budget.
-    Valid for: epsilon >= 0; variances of at least 4 steps.
-    Source: beyond the paper; tighter than `theorem:discrete-cor-GSHM`.
-    """
-    if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
-    items = contract.items
-    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
-    with balls.precision(bits_for(scale)):
-        family = lattice_family(noise, contract, epsilon=epsilon, scale=scale)
-        gaussian = balls.upper(family.gaussian_worst(0))
-        # If all counts are new, only the offset of a top-k step is shared. Without it, the event is the exact
-        # delta of the neighbours with new counts alone, a lower bound.
-        event = family.infinite_event(items)
-        infinite = balls.upper(event + family.gaussian_worst(items))
-        delta = max(gaussian, infinite)
-        if items > 1 and delta < 1.0:
-            goal = delta if budget is None else max(delta, budget)
-            delta = max(delta, _discrete_mixed_upper(family, goal, stop=budget is not None))
-    only_new = NeighbourCase(contract.nonzero - items, items, 0, "add")
-    case = _worst_without_new(noise, contract) if gaussian >= infinite else only_new
-    return Proof(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
-
-
-def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Proof:
-    """Proof of discrete correlated noise on a public list of `max_nonzero` items: no item is ever new.
-
-    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
-    Valid for: epsilon >= 0.
-    Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
-    """
-    with balls.precision(256):
-        family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
-        delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    return Proof(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
-
-
-def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:
-    """The worst neighbours without new counts."""
-    numbers = {"shared": contract.nonzero, "most": float(contract.items), "gamma": noise.gamma}
-    below, _ = worst_changed(extra=float(noise.extra), **numbers)
-    return NeighbourCase(contract.nonzero, 0, int(below), "either")
-
-
-def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:
-    """Ball upper bound over mixed cases; the continuous analysis only proposes how to cut them into blocks."""
-    noise, epsilon = family.noise.continuous(), float(family.epsilon.mid())
-    blocks = mixed_blocks(noise, family.contract, epsilon=epsilon, enough=goal, relative=0.0, growth=4.0)
-    waiting = list(zip(blocks.first.tolist(), blocks.last.tolist(), strict=True))
-    worst = 0.0
-    while waiting:
-        first, last = waiting.pop()
-        bound = family.sum_block(first, last, goal)
-        if bound > goal and last > first:
-            middle = (first + last) // 2
-            waiting += [(first, middle), (middle + 1, last)]
-            continue
-        worst = max(worst, bound)
-        if stop and worst > goal:
-            return math.inf
-    return worst

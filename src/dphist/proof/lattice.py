@@ -15,12 +15,20 @@ from functools import cached_property
 from itertools import islice
 from typing import Final
 
-from flint import arb
+from flint import arb, ctx
 
 from dphist.errors import InvalidParameter
 from dphist.model import ROUNDED_SHARE, Contract, LatticeNoise, OffsetRule, SumNoise
 from dphist.proof import balls
-from dphist.proof.balls import normaliser, rational, shift_divergence, tail, theta_excess, weights_from
+from dphist.proof.balls import (
+    normaliser,
+    rational,
+    shift_divergence,
+    tail,
+    theta_excess,
+    upper_factor,
+    weights_from,
+)
 from dphist.proof.exact import reach
 
 # The integer combination of draws in which the log likelihood ratio is linear, and how sums join it.
@@ -32,18 +40,6 @@ from dphist.proof.exact import reach
 #
 # where u/V times A is that of the counts, and B_l is the sum of the draws of the moved sums: the coefficients are
 # integers again. Derivation: docs/theory/sums.md.
-
-
-def upper_factor(spreads: list[arb], draws: int) -> arb:
-    """Bound of the factor by which sums exceed discrete Gaussians: `draws` of the first spread, one of each other.
-
-    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(4 theta), since
-    the normaliser is never below its integral and the sum's own spread is larger.
-    """
-    excess = theta_excess(spreads[0]) * (2 * draws)
-    for spread in spreads[1:]:
-        excess += 2 * theta_excess(spread)
-    return (2 * excess).exp()
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,8 @@ class Combination:
 
 # A vector is covered by a sum in finer steps, this many per step.
 _FINER: Final = 1 << 20
+# Certificates may be forged: more than 64 vectors of a plan need.
+_MOST_BITS_OF_A_UNIT: Final = 1 << 10
 
 
 def cover_vector(vector: SumNoise, variance: Fraction) -> tuple[int, Fraction]:
@@ -93,6 +91,8 @@ class SumTerms:
         ]
         ratios = [reach * noise.variance / variance for reach, variance in moves]
         self.common = math.lcm(*(ratio.denominator for ratio in ratios))
+        if self.common.bit_length() > _MOST_BITS_OF_A_UNIT:
+            raise InvalidParameter("the noise of the sums is not in simple ratios to that of the counts")
         self._terms = [
             (int(ratio * self.common), reach, rational(variance))
             for ratio, (reach, variance) in zip(ratios, moves, strict=True)
@@ -125,18 +125,30 @@ class SumTerms:
 
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
-
-
-def bits_for(scale: float) -> int:
-    """Precision in bits for deltas of this size."""
-    return 128 + int(-1.1 * math.log2(scale))
+# Certificates may be forged. Up to so many bits of shared draws are taken one by one, more in blocks; and so many
+# are used in all for infinite events.
+_MOST_BITS = 1 << 26
+_BLOCKS = 1 << 15
+_MOST_WORK = 1 << 30
 
 
 class DiscreteFamily:
-    """Bounds of the parts of delta as balls, for one plan on a lattice and one epsilon."""
+    """Bounds of the parts of delta as balls, for one plan on a lattice and one epsilon.
 
-    def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
+    A bound above `budget` may be any number above it, as the work stops there.
+    """
+
+    def __init__(
+        self,
+        noise: LatticeNoise,
+        contract: Contract,
+        *,
+        epsilon: float,
+        scale: float,
+        budget: float = math.inf,
+    ) -> None:
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
+        self.budget = budget
         # Shared noise beyond this is negligible compared with delta.
         self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
         self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
@@ -159,6 +171,8 @@ class DiscreteFamily:
             worst = arb(0)
             for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
                 worst = worst.max(self._changed_best(shared, changed, enough=worst))
+                if worst > self.budget:
+                    return arb(1)
             return worst
         # Half a count covers all numbers of changed counts at once: all counts move alike, and fewer sums are a
         # projection of more.
@@ -195,11 +209,13 @@ class DiscreteFamily:
                 worst = worst.max(self._changed_best(shared, changed))
             else:
                 worst = worst.max(self._delta_of_changed(shared, changed, step))
-        while high >= 1:
+            if worst > self.budget:
+                return arb(1)
+        while high >= 1 and not worst > self.budget:
             low = max(1, high // 2)
             worst = worst.max(self._changed_range(shared, low, high, step))
             high = low - 1
-        return worst
+        return worst if high < 1 else arb(1)
 
     def _combination(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of draws when `changed` counts and their sums move."""
@@ -262,6 +278,8 @@ class DiscreteFamily:
             worst = arb(0)
             for changed in range(low, high + 1):
                 worst = worst.max(self._delta_of_changed(shared, changed, step))
+                if worst > self.budget:
+                    return arb(1)
             return worst
         far = self.epsilon / mu_low + mu_high + half
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
@@ -276,6 +294,8 @@ class DiscreteFamily:
         limit = self.noise.tau_steps
         if self.noise.variance_shared == 0:
             return [(arb(1), tail(limit + 1, self.variance))]
+        if (2 * self.reach + 1) * ctx.prec > _MOST_BITS:
+            return self._passing_in_blocks(-(-2 * self.reach // _BLOCKS))
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
         passes = tail(limit + self.reach + 2, self.variance)
         draws = weights_from(-self.reach, 1, self.shared)
@@ -287,6 +307,24 @@ class DiscreteFamily:
         # All shared draws further out, as if a count always passed with them.
         return [*rows, (2 * tail(self.reach + 1, self.shared), arb(1))]
 
+    def _passing_in_blocks(self, size: int) -> list[tuple[arb, arb]]:
+        """`_passing` for blocks of `size` shared draws, from above: each block has the worst of its draws."""
+        limit, ends = self.noise.tau_steps, -(-self.reach // size) * size
+        whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
+        # Of the draws in a block, the nearest to 0 is the most probable one. No block has draws on both sides.
+        draws = weights_from(-ends, size, self.shared)
+        nearest = [next(draws) for _ in range(2 * ends // size)]
+        nearest = [*nearest[1 : ends // size + 1], *nearest[ends // size :]]
+        # A count passes with the last draw of a block if its own draw is at least this.
+        least = limit + ends - size + 2
+        passes, further = tail(least, self.variance), weights_from(least - size, -size, self.variance)
+        rows = []
+        for weight in nearest:
+            rows.append((size * weight / whole_shared, passes))
+            least -= size
+            passes = (passes + size * next(further) / whole).min(arb(1)) if least > 0 else arb(1)
+        return [*rows, (2 * tail(ends, self.shared), arb(1))]
+
     def infinite_event(self, count: int) -> arb:
         """Upper enclosure of the probability that one of `count` new counts passes."""
         if count not in self._events:
@@ -295,6 +333,11 @@ class DiscreteFamily:
                 total += weight * (passes if count == 1 else 1 - (1 - passes) ** count)
             self._events[count] = total
         return self._events[count]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether infinite events have taken more work than those of any plan."""
+        return len(self._events) * len(self._passing) * int(ctx.prec) > _MOST_WORK
 
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
@@ -347,12 +390,20 @@ class TopKFamily(DiscreteFamily):
     likelihood ratio, so one bound covers every v, both moves of c and both directions.
     """
 
-    def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
+    def __init__(
+        self,
+        noise: LatticeNoise,
+        contract: Contract,
+        *,
+        epsilon: float,
+        scale: float,
+        budget: float = math.inf,
+    ) -> None:
         if contract.max_nonzero is None or contract.items != contract.max_nonzero:
             raise InvalidParameter(
                 "a top-k step does not bound the items of a user: certify it with max_nonzero alone"
             )
-        super().__init__(noise, contract, epsilon=epsilon, scale=scale)
+        super().__init__(noise, contract, epsilon=epsilon, scale=scale, budget=budget)
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all moves of the shared counts and of c if `new` counts stay hidden.

@@ -9,6 +9,7 @@ docs/theory/rounds.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -17,16 +18,16 @@ from typing import Final
 
 import numpy as np
 from flint import arb
+from numpy.typing import NDArray
 from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.model import ROUNDING, LaplaceNoise, LatticeNoise, NeighbourCase, Proof, RoundsNoise
 from dphist.proof import balls
-from dphist.proof.balls import hockey_stick_normal, rational, shift_divergence, tail
+from dphist.proof.balls import bits_for, hockey_stick_normal, rational, shift_divergence, tail, upper_factor
 from dphist.proof.gaussian import rounding_loss, squared_move_of_pure
-from dphist.proof.lattice import bits_for, upper_factor
-from dphist.proof.numerics import FloatArray
 
+FloatArray = NDArray[np.float64]
 # More draws than can differ between neighbours, in one release or in many.
 _MOST_DRAWS: Final = 1 << 64
 # Events below this probability need no digits.
@@ -224,12 +225,35 @@ def certify_rounds(noise: RoundsNoise, *, epsilon: float, budget: float | None =
     return Proof(epsilon, max(delta, of_one), "rounds", case, 0.0)
 
 
-def _passes(noise: LaplaceNoise | LatticeNoise) -> arb:
-    """The probability that an item that one user has is above the threshold."""
+@dataclass(frozen=True)
+class _OneItem:
+    """The group of users with one item, at the current precision.
+
+    `passes` is the probability that an item that one user has is above the threshold, `moved` the divergence of a
+    count moved by one, and `squared` its squared move in units of normal noise.
+    """
+
+    passes: arb
+    moved: Callable[[float], arb]
+    squared: Callable[[], Fraction]
+
+
+def _one_item(noise: LaplaceNoise | LatticeNoise) -> _OneItem:
     if isinstance(noise, LatticeNoise):
-        return tail(noise.tau_steps + 1, rational(noise.variance))
-    rate = rational(1 / noise.scale)
-    return (-(noise.tau_steps + 1) * rate).exp() / (1 + (-rate).exp())
+        variance = rational(noise.variance)
+        return _OneItem(
+            tail(noise.tau_steps + 1, variance),
+            lambda epsilon: shift_divergence(variance=variance, shift=noise.lattice, epsilon=arb(epsilon)),
+            lambda: noise.lattice**2 / (noise.variance - ROUNDING),
+        )
+    scale, rate = noise.scale, rational(1 / noise.scale)
+
+    def moved(epsilon: float) -> arb:
+        pure = Fraction(epsilon) * scale >= 1
+        return arb(0) if pure else (1 - (arb(epsilon) - rate).exp()) / (1 + (-rate).exp())
+
+    passes = (-(noise.tau_steps + 1) * rate).exp() / (1 + (-rate).exp())
+    return _OneItem(passes, moved, lambda: squared_move_of_pure(1 / scale))
 
 
 def _delta_of_one(noise: LaplaceNoise | LatticeNoise, without_weight: float, *, epsilon: float) -> float:
@@ -243,14 +267,8 @@ def _delta_of_one(noise: LaplaceNoise | LatticeNoise, without_weight: float, *, 
     """
     bits = bits_for(1e-300 if without_weight == 0.0 else max(1e-300, min(1e-30, without_weight)))
     with balls.precision(bits):
-        at = arb(epsilon)
-        if isinstance(noise, LatticeNoise):
-            moved = shift_divergence(variance=rational(noise.variance), shift=noise.lattice, epsilon=at)
-        else:
-            rate = rational(1 / noise.scale)
-            pure = Fraction(epsilon) * noise.scale >= 1
-            moved = arb(0) if pure else (1 - (at - rate).exp()) / (1 + (-rate).exp())
-        return min(1.0, balls.upper(_passes(noise) + moved.max(arb(without_weight))))
+        group = _one_item(noise)
+        return min(1.0, balls.upper(group.passes + group.moved(epsilon).max(arb(without_weight))))
 
 
 def gaussian_cost_of_rounds(noise: RoundsNoise) -> GaussianCost:
@@ -266,11 +284,9 @@ def gaussian_cost_of_rounds(noise: RoundsNoise) -> GaussianCost:
     several = event.several
     if noise.alone is not None:
         with balls.precision(256):
-            several = max(several, balls.upper(_passes(noise.alone) + arb(event.without_weight)))
-        if isinstance(noise.alone, LaplaceNoise):
-            squared = max(squared, squared_move_of_pure(1 / noise.alone.scale))
-        else:
-            squared = max(squared, noise.alone.lattice**2 / (noise.alone.variance - ROUNDING))
+            group = _one_item(noise.alone)
+            several = max(several, balls.upper(group.passes + arb(event.without_weight)))
+        squared = max(squared, group.squared())
     return GaussianCost(_rounded_up(squared), several)
 
 

@@ -203,7 +203,7 @@ def begin(plan: Plan, rng: Rng, cut: Subtracted | None = None) -> NoiseSession:
     C + Z/lattice by the rule `independent`, with noise Z of its own.
     """
     cut, noise = cut or Subtracted(), plan.noise
-    if isinstance(noise, LaplaceNoise):
+    if noise.mechanism == "laplace":
         return NoiseSession(plan, rng, cut)
     if not isinstance(noise, LatticeNoise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")

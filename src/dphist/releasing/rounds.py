@@ -194,8 +194,8 @@ def noisy_weights(
 
 
 def rounds_noise(plan: Plan) -> RoundsNoise:
-    assert isinstance(plan.noise, RoundsNoise)
-    return plan.noise
+    assert plan.rounds is not None
+    return plan.rounds
 
 
 def bounds_of(plan: Plan) -> tuple[int, ...]:

@@ -512,8 +512,8 @@ def facts_of(document: JsonObject, table: pa.Table, verified: Verification, orig
     plan, request = plan_of(stated.plan), stated.request
     kind, rows = counts_kind(plan, request), rows_of(table, plan, request, stated.counts.decimals)
     findings, rounds = stated.findings or None, None
-    if isinstance(plan.noise, RoundsNoise) and findings is not None:
-        rounds = rounds_of(plan.noise, findings, request)
+    if plan.rounds is not None and findings is not None:
+        rounds = rounds_of(plan.rounds, findings, request)
     summary = summarize(
         plan, request, items=rows.total, largest=largest_users(rows, kind, stated.counts),
         private=verified.private, findings=findings,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import asdict, replace
 
 from dphist import __version__
+from dphist.certificate.guarantee import guarantee_facts
 from dphist.certificate.numbers import half_width
 from dphist.certificate.request import AnyRequest, EventsRequest, HistogramRequest, SketchRequest
 from dphist.certificate.schema import Certificate, SumFacts, VectorFacts
-from dphist.certificate.sentences import NO_GUARANTEE, caveats, conditions, guarantee, guarantee_facts, not_covered
+from dphist.certificate.sentences import NO_GUARANTEE, caveats, conditions, guarantee, not_covered
 from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.model import Budget
 from dphist.planning.explain import MECHANISMS

@@ -20,12 +20,11 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.model import LARGEST_SCALE, LEAST_SCALE
+from dphist.model import LARGEST_SCALE, LARGEST_VARIANCE, LEAST_SCALE
 from dphist.proof.balls import precision, rational
 from dphist.sampling.rng import KeyedWords, Rng, Words, word_count
 from dphist.sampling.table import (
     FIXED_BITS,
-    LARGEST_VARIANCE,
     LEAST_VARIANCE,
     GaussianLaw,
     LaplaceLaw,

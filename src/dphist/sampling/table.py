@@ -20,7 +20,6 @@ from dphist.errors import InvalidParameter
 from dphist.proof.balls import precision, rational
 
 LEAST_VARIANCE: Final = Fraction(1, 16)
-LARGEST_VARIANCE: Final = Fraction(10**16)
 
 # Less than 2^-60 of the mass is beyond the tables: exp(-41.6) < 2^-60.
 _REACH_EXPONENT: Final = 42.5
@@ -46,7 +45,7 @@ class SymmetricLaw(Protocol):
         ...
 
 
-def exact_rational(name: str, value: Fraction | float, *, least: Fraction, largest: Fraction) -> Fraction:
+def exact_rational(name: str, value: Fraction | float, *, least: Fraction, largest: Fraction | int) -> Fraction:
     """The exact value as a Fraction; raises `InvalidParameter` unless it is between `least` and `largest`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a rational number, not {value!r}")

@@ -13,7 +13,7 @@ from scipy import special
 
 from dphist.aliases import JsonObject
 from dphist.errors import InvalidParameter
-from dphist.model import LatticeNoise, Noise, Plan
+from dphist.model import LatticeNoise, Plan
 from dphist.planning.utility import LatticeTails, ReleaseMoments, count_noise, moments_with_offset
 from dphist.proof.numerics import FloatArray, IntArray
 from dphist.releasing.noise import Subtracted, begin
@@ -113,7 +113,7 @@ class Items(NamedTuple):
 
 def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -> Totals:
     """What a plan releases of a population, with each user limited to `limit` random items."""
-    if isinstance(plan.noise, Noise):
+    if plan.noise.kind == "continuous":
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
