@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 JsonObject: TypeAlias = dict[str, Any]
-Numbers: TypeAlias = "NDArray[np.float64 | np.int64]"
+Numbers: TypeAlias = "NDArray[np.number[Any]]"
 ArrowArray: TypeAlias = "pa.Array[Any]"
 ChunkedArray: TypeAlias = "pa.ChunkedArray[Any]"
 ArrowColumn: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"

@@ -228,7 +228,7 @@ def test_nul_in_an_item_becomes_its_symbol(target: Target) -> None:
     back = read_back(target)
     assert back.problems == ()
     assert back.table is not None
-    assert sorted(back.table.column("item").to_pylist()) == ["a\u2400b", "c"]
+    assert back.table.column("item").to_pylist() in (["a\u2400b", "c"], ["c", "a\u2400b"])
 
 
 def test_signed_tables(address: str, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_strict_threshold_and_zero_counts_never_released() -> None:
     release = release_histogram(np.arange(counts.size), counts, GSHM, seed=4)
     assert release.items.min() >= 50_000
     assert release.counts.min() > GSHM.threshold
-    step = 1 / GSHM.noise.lattice  # type: ignore[union-attr]
+    step = 1 / GSHM.noise.lattice
     assert release.counts.min() == GSHM.threshold + step
     # Half of the others pass, within 6 standard deviations and the position of the threshold between two counts.
     assert abs(len(release) / 200_000 - 0.5) < 0.05

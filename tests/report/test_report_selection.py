@@ -86,7 +86,7 @@ def test_errors_of_top_k_by_simulation(rule: Any) -> None:
         probability, bias, deviation = (float(n[0]) for n in selection_errors(plan, np.array([count])))
         spread = 5.0 * plan.total_noise / math.sqrt(passed.sum())
         # The noise that is drawn is discrete: up to half a step of the lattice is its own.
-        step = 0.5 / plan.noise.lattice  # type: ignore[union-attr]
+        step = 0.5 / plan.noise.lattice
         assert probability == pytest.approx(passed.mean(), abs=0.004 + step / plan.sigma)
         assert bias == pytest.approx(error.mean(), abs=spread + step)
         assert deviation == pytest.approx(error.std(), abs=spread + step)

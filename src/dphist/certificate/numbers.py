@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dphist.aliases import JsonObject
+from dphist.aliases import JsonObject, Numbers
 from dphist.certificate.aggregates import Aggregate, Published, sums_with_noise
 from dphist.model import Plan, SumNoise
 
 FloatArray = NDArray[np.float64]
-Numbers = NDArray[np.number[Any]]
 
 
 def half_width(plan: Plan, share: float) -> float:

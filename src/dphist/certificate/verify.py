@@ -17,11 +17,11 @@ import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dphist.aliases import JsonObject
+from dphist.aliases import JsonObject, Numbers
 from dphist.certificate.aggregates import Published, sums_with_noise
 from dphist.certificate.cells import as_text
 from dphist.certificate.endings import CERTIFICATE, DATABASES
-from dphist.certificate.numbers import Numbers, added_columns, count_decimals, rounding_step, sum_columns
+from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
 from dphist.certificate.proof import (
     Nonzero,
     is_difference,

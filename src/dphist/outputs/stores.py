@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from dphist.aliases import ArrowColumn
+from dphist.aliases import ChunkedArray
 from dphist.certificate.cells import column_of, json_cells, parts_of, restore_column
 from dphist.certificate.digests import digest_of, digest_of_values
 from dphist.counting.sql import name as quote_name
@@ -252,7 +252,7 @@ class _SQLite(Store):
         return pa.table(columns, names=names)
 
 
-def _sqlite_cells(column: ArrowColumn) -> list[object]:
+def _sqlite_cells(column: ChunkedArray) -> list[object]:
     """SQLite stores bytes and infinity, but no dates or decimals, and turns NaN into null."""
     if str(column.type) in ("binary", "float", "double"):
         return ["NaN" if cell != cell else cell for cell in column.to_pylist()]

@@ -33,9 +33,8 @@ from dphist.signatures import Trust
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dphist.aliases import ArrowColumn, JsonObject
+    from dphist.aliases import ArrowColumn, JsonObject, Numbers
 
-Numbers = FloatArray | IntArray
 
 CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
 # Kinds of counts for which a report computes intervals if the release has none.

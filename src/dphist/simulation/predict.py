@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dphist.aliases import JsonObject
+from dphist.aliases import JsonObject, Numbers
 from dphist.errors import InvalidParameter
 from dphist.model import LatticeNoise, Plan
 from dphist.planning.utility import LatticeTails, ReleaseMoments, count_noise, moments_with_offset
@@ -274,7 +274,7 @@ def trial(
 def trial_facts(
     whole: IntArray,
     index: IntArray,
-    columns: Mapping[str, FloatArray | IntArray],
+    columns: Mapping[str, Numbers],
     names: Sequence[str] | None,
     **facts: float | None,
 ) -> JsonObject:
