@@ -16,6 +16,7 @@ from dphist.certificate.request import request_for_plan
 from dphist.certificate.verify import verify
 from dphist.display import figure, plain_number
 from dphist.model import Budget
+from dphist.planning.utility import count_noise
 from dphist.proof.verdict import LEVELS, right_guesses, verdict_of
 from dphist.releasing.summary import summarize
 
@@ -122,7 +123,7 @@ def test_a_public_list_hides_nothing() -> None:
 
 def test_hidden_below_has_even_odds() -> None:
     found = made(max_items_per_user=2)
-    law = dphist.planning.utility.count_noise(found.plan.noise)
+    law = count_noise(found.plan.noise)
     below = found.summary.hidden_below
     assert below is not None
     assert law.probability(below) >= 0.5 > law.probability(below - 1)
