@@ -310,8 +310,8 @@ class DiscreteFamily:
     def _passing_in_blocks(self, size: int) -> list[tuple[arb, arb]]:
         """`_passing` for blocks of `size` shared draws, from above.
 
-        Each block has `size` times the probability of its most probable draw, and the count passes as often as with
-        its last one. A block is a small part of a deviation, so that little is lost.
+        Each block has `size` times the probability of its most probable draw, and a count passes as often
+        as with its last one. A block is a small part of a deviation, so that little is lost.
         """
         limit, ends = self.noise.tau_steps, -(-self.reach // size) * size
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
