@@ -308,7 +308,11 @@ class DiscreteFamily:
         return [*rows, (2 * tail(self.reach + 1, self.shared), arb(1))]
 
     def _passing_in_blocks(self, size: int) -> list[tuple[arb, arb]]:
-        """`_passing` for blocks of `size` shared draws, from above: each block has the worst of its draws."""
+        """`_passing` for blocks of `size` shared draws, from above.
+
+        Each block has `size` times the probability of its most probable draw, and a count passes as often
+        as with its last one. A block is a small part of a deviation, so that little is lost.
+        """
         limit, ends = self.noise.tau_steps, -(-self.reach // size) * size
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
         # Of the draws in a block, the nearest to 0 is the most probable one. No block has draws on both sides.
