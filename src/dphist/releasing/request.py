@@ -17,8 +17,16 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
-from dphist.counting.task import Events, Value, is_frame
+from dphist.certificate.request import (
+    LARGEST_WHOLE,
+    STREAM_INPUT,
+    AnyRequest,
+    Asked,
+    Column,
+    is_query,
+    request_of,
+)
+from dphist.counting.task import Events, Value, is_frame, is_stream
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, flag, is_spark_frame
 from dphist.model import Budget
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
@@ -392,7 +400,7 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str 
 
 
 def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
-    """Plain values; a frame is recorded by its type."""
+    """Plain values; a frame is recorded by its type, and all streams alike."""
     if isinstance(value, (bool, int, float)) or value is None:
         # RFC 8785, the form that digests are of, has no larger whole numbers.
         return str(value) if isinstance(value, int) and abs(value) > LARGEST_WHOLE else value
@@ -401,6 +409,8 @@ def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
         return without_secrets(text) if hide_secrets else text
     if isinstance(value, (tuple, list)):
         return [_as_json(element, hide_secrets=hide_secrets) for element in value]
+    if is_stream(value):
+        return STREAM_INPUT
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
