@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dphist.aliases import ArrowColumn
+from dphist.aliases import ArrowArray
 from dphist.counting.task import Events, is_stream
 from dphist.counting.workspace import attempt
 from dphist.errors import DphistError, InputError
@@ -26,13 +26,15 @@ from dphist.errors import DphistError, InputError
 BATCH: Final = 1 << 14
 WHAT: Final = "the Arrow stream"
 UNREADABLE: Final = "{what} cannot be read: it was closed or read before, or a column has an unsupported type"
-READ_BEFORE: Final = f"{WHAT} was read already, and it can be read only once: make a new one, or give a table"
+READ_BEFORE: Final = (
+    f"{WHAT} was opened or read already, and it can be read only once: make a new one, or give a table"
+)
 FAILED: Final = (
-    f"{WHAT} failed before its end (its error may contain data and is not shown: to see it, read a new stream "
-    "without dphist)"
+    f"{WHAT} failed before its end: its connection may be closed or lost (its own error may contain data and is "
+    "not shown; to see it, read a new stream in another thread)"
 )
 DAMAGED: Final = f"{WHAT} cannot be counted: a batch is damaged, or does not have the types of the stream's schema"
-CONSUMED: Final = "The Arrow stream was read, and it can be read only once: make a new one for the next run"
+CONSUMED: Final = "The Arrow stream is used up, because it can be read only once: make a new one for the next run"
 
 # By identity, because objects may define equality. Objects that cannot be referenced weakly, such as those of
 # nanoarrow, raise an error of their own when they are read again.
@@ -60,30 +62,37 @@ def _forget(place: int, _: object) -> None:
 
 
 class ArrowStream:
-    """A stream as an input. `begun` says whether a batch was asked for, `fault` why reading it failed."""
+    """A stream as an input. `used` says whether it can still be given again, `fault` why reading it failed.
+
+    A reader has its schema without being read. Other objects are used up as soon as they are exported: a second
+    export of some gives no rows, without an error.
+    """
 
     def __init__(self, data: Any) -> None:
         self.data = data
-        self.begun = False
+        self.used = False
         self.fault: str | None = None
-        self._opened: pa.RecordBatchReader | None = None
+        self._begun = False
+        self._exported: pa.RecordBatchReader | None = None
 
     def __repr__(self) -> str:
         return "ArrowStream(secret)"
 
     @property
     def reader(self) -> pa.RecordBatchReader:
-        """The stream, imported once: an object may start its query only then, or export only once."""
-        if self.begun or _was_read(self.data):
+        if self._begun or (self._exported is None and _was_read(self.data)):
             raise InputError(READ_BEFORE)
-        if self._opened is None:
-            data = self.data
-            self._opened = attempt(
-                lambda: data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data),
-                WHAT,
-                UNREADABLE,
-            )
-        return self._opened
+        if isinstance(self.data, pa.RecordBatchReader):
+            return self.data
+        if self._exported is None:
+            self._use()
+            self._exported = attempt(lambda: pa.RecordBatchReader.from_stream(self.data), WHAT, UNREADABLE)
+        return self._exported
+
+    def _use(self) -> None:
+        if not _note_read(self.data):
+            raise InputError(READ_BEFORE)
+        self.used = True
 
     def schema(self, wanted: list[str]) -> pa.Schema:
         schema = self.reader.schema
@@ -93,12 +102,12 @@ class ArrowStream:
         """The wanted columns, validated. DuckDB may ask for each batch in another thread, but in turn."""
         try:
             reader = self.reader
-            if not _note_read(self.data):
-                raise InputError(READ_BEFORE)
+            if self._exported is None:
+                self._use()
         except InputError as error:
             self.fault = str(error)
             raise
-        self.begun, self._opened = True, None
+        self._begun, self._exported = True, None
         places = [reader.schema.names.index(column) for column in wanted]
         while (batch := self._next(reader)) is not None:
             yield from self._valid_parts(batch, places, common)
@@ -146,7 +155,7 @@ def read_once(events: Events) -> Iterator[Events]:
     try:
         yield events
     except BaseException as error:
-        if not isinstance(stream, ArrowStream) or not stream.begun:
+        if not isinstance(stream, ArrowStream) or not stream.used:
             raise
         if isinstance(error, DphistError):
             error.args = (f"{error.with_flags.rstrip('.')}. {CONSUMED}",)
@@ -155,7 +164,7 @@ def read_once(events: Events) -> Iterator[Events]:
         raise
 
 
-def validate(column: ArrowColumn) -> None:
+def validate(column: ArrowArray) -> None:
     """Raise an exception for a damaged array, whose use could crash the process.
 
     Texts are checked as bytes: one that is not UTF-8 is missing, and does not make the input unreadable.
