@@ -35,6 +35,7 @@ from release_data import as_dict, events
 COUNTS = {"tea": 900, "milk": 600, "rare": 1}
 ASKED: Any = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
 MODES: list[dict[str, Any]] = [{}, {"max_items_per_user": 1}, {"top": 2}]
+FIXED_OR_NOT: list[dict[str, Any]] = [{}, {"types": "fixed"}]
 USED_UP = "The Arrow stream is used up, because it can be read only once: make a new one for the next run"
 
 
@@ -66,7 +67,8 @@ class OnceOnly(Exported):
 
 def generated(table: Any) -> pa.RecordBatchReader:
     """A reader over a generator that raises an error if it is read on after its end, or in two threads at once."""
-    busy, ended = threading.Lock(), []
+    busy = threading.Lock()
+    ended: list[bool] = []
 
     def batches() -> Iterator[Any]:
         for batch in table.to_batches(max_chunksize=100):
@@ -93,7 +95,7 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
 def test_a_stream_gives_the_rows_of_the_table(kind: str) -> None:
     table = events(COUNTS, items_per_user=2)
     for options in MODES if kind in ("generator", "exported") else MODES[:1]:
-        for more in ({}, {"types": "fixed"}):
+        for more in FIXED_OR_NOT:
             wanted = dphist.release(table, **ASKED, **options, **more, seed=5)
             source = STREAMS[kind](table)
             found = dphist.release(source, **ASKED, **options, **more, seed=5)
@@ -115,7 +117,8 @@ def test_an_object_is_exported_once_for_checking_and_counting(tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["reader", "exported", "once only"])
 def test_a_second_release_is_refused_before_it_is_booked(tmp_path: Path, kind: str) -> None:
     log_in(tmp_path)
-    source, place = STREAMS[kind](events(COUNTS)), {"ledger": tmp_path / "a.ledger", "dataset": "log"}
+    source = STREAMS[kind](events(COUNTS))
+    place: dict[str, Any] = {"ledger": tmp_path / "a.ledger", "dataset": "log"}
     for options in MODES:
         with contextlib.nullcontext() if options == {} else pytest.raises(InputError, match="read"):
             dphist.release(source, **ASKED, **options, **place)
@@ -160,10 +163,9 @@ def test_streams_and_frames_are_told_apart() -> None:
     others: list[Any] = [table, table.to_batches()[0], table.to_pandas(), frame, frame.lazy(), "log.csv", None]
     others += [duckdb.connect().from_arrow(table), frame["item"], table["item"], ArrowStream]
 
-    class Frame(pd.DataFrame):
-        """pandas would infer the types of its columns from values."""
-
-    for other in (*others, Frame()):
+    # Of a class that extends pandas', which would infer the types of its columns from values.
+    others.append(type("Frame", (pd.DataFrame,), {})())
+    for other in others:
         assert not is_stream(other)
     with pytest.raises(InvalidParameter, match="a frame or an Arrow stream, not int"):
         dphist.release(3, **ASKED)
@@ -197,13 +199,13 @@ def test_dictionaries_that_change_between_batches() -> None:
 
     def batches() -> Iterator[Any]:
         for number in range(300):
-            names = [f"{(number + k) % 7} of 7" for k in range(number % 5 + 1)] + ["unused", None]
+            names = [*(f"{(number + k) % 7} of 7" for k in range(number % 5 + 1)), "unused", None]
             places = [k % len(names) if k % len(names) != len(names) - 2 else None for k in range(20)]
             item = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names))
             user = [20 * number + k for k in range(20)]
-            for name in item.to_pylist():
-                if name is not None:
-                    expected[name] = expected.get(name, 0) + 1
+            for place in places:
+                if place is not None and names[place] is not None:
+                    expected[names[place]] = expected.get(names[place], 0) + 1
             yield pa.RecordBatch.from_arrays([pa.array(user), item], schema=schema)
 
     reader = pa.RecordBatchReader.from_batches(schema, batches())
@@ -216,9 +218,9 @@ def test_large_batches_and_large_dictionaries_are_cut() -> None:
     item = pa.DictionaryArray.from_arrays(pa.array([k % 30_000 for k in range(rows)], pa.int32()), names)
     batch = pa.RecordBatch.from_arrays([pa.array(range(rows)), item], names=["user", "item"])
     stream = ArrowStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
-    assert [part.num_rows for part in stream.batches(["user"], stream.schema(["user"]))] == [16384] * 4 + [4464]
+    assert [part.num_rows for part in stream.batches(stream.schema(["user"]))] == [16384] * 4 + [4464]
     stream = ArrowStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
-    parts = list(stream.batches(["item", "user"], stream.schema(["item", "user"])))
+    parts = list(stream.batches(stream.schema(["item", "user"])))
     assert [part.num_rows for part in parts] == [30_000, 30_000, 10_000]
     assert parts[0].schema.names == ["item", "user"]
 
@@ -239,7 +241,8 @@ def test_a_stream_that_fails_midway(
     tmp_path: Path, options: dict[str, Any], after: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log_in(tmp_path)
-    for number, booked in enumerate(({}, {"ledger": tmp_path / "a.ledger", "dataset": "log"})):
+    place: dict[str, Any] = {"ledger": tmp_path / "a.ledger", "dataset": "log"}
+    for number, booked in enumerate(({}, place)):
         source = failing(events(COUNTS), after)
         with pytest.raises(InputError) as failed:
             dphist.release(source, **ASKED, **options, **booked)
@@ -311,7 +314,8 @@ def test_types_are_those_of_frames() -> None:
 
 def test_the_certificate_states_the_condition_of_a_query(tmp_path: Path) -> None:
     """Nearly every stream is the result of a query, which can make rows of one user depend on others."""
-    for number, options in enumerate(({}, {"types": "fixed"}, {"input_name": "orders of 2026"})):
+    named: dict[str, Any] = {"input_name": "orders of 2026"}
+    for number, options in enumerate((*FIXED_OR_NOT, named)):
         path = tmp_path / f"{number}.csv"
         source = as_stream(events(COUNTS)) if number else Exported(events(COUNTS))
         found = dphist.release(source, **ASKED, **options, output=path)
@@ -330,43 +334,49 @@ from dphist.errors import InputError
 
 ASKED = dict(user="user", item="item", epsilon=1, delta=1e-6)
 
-def buffers(kind, length, *parts, **more):
-    held = [None if part is None else pa.py_buffer(part) for part in parts]
-    return pa.Array.from_buffers(kind, length, held, **more)
-
 def whole(*numbers, size=4):
     return b"".join(number.to_bytes(size, "little", signed=True) for number in numbers)
 
-text, small = pa.string(), pa.array(["a", "b"])
-arrays = {
-    "offset beyond the end": buffers(text, 2, None, whole(0, 1, 2**31 - 1), b"ab"),
-    "offsets that decrease": buffers(text, 2, None, whole(0, 2, -5), b"ab"),
-    "too few offsets": buffers(text, 2, None, whole(0), b"ab"),
-    "too few numbers": buffers(pa.int64(), 2, None, whole(7)),
-    "short bitmap": buffers(pa.int64(), 2, b"", whole(7, 7, size=8), null_count=1),
-    "place beyond the dictionary": pa.DictionaryArray.from_arrays(
-        buffers(pa.int32(), 2, None, whole(0, 10**8)), small, safe=False),
-    "negative place": pa.DictionaryArray.from_arrays(
-        buffers(pa.int32(), 2, None, whole(0, -10**8)), small, safe=False),
-    "damaged dictionary": pa.DictionaryArray.from_arrays(
-        pa.array([0, 1], pa.int32()), buffers(text, 2, None, whole(0, 1, 2**31 - 1), b"ab"), safe=False),
-    "list beyond its values": buffers(pa.list_(text), 2, None, whole(0, 1, 10**8), children=[small]),
-    "view of no buffer": buffers(pa.string_view(), 2, None, whole(1, 0, 0, 0, 100, 0, 9, 10**8)),
-    "map with a missing key": buffers(pa.map_(text, text), 2, None, whole(0, 1, 2), children=[
-        pa.StructArray.from_arrays([pa.array(["a", None]), small], names=["key", "value"])]),
+later = []
+
+def damaged(kind, right, wrong, *parts, **more):
+    # Two values whose first buffer is changed when Arrow has checked them.
+    memory = bytearray(right)
+    later.append((memory, wrong))
+    return pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(memory), *map(pa.py_buffer, parts)], **more)
+
+text, small, right = pa.string(), pa.array(["a", "b"]), whole(0, 1, 2)
+
+def places(wrong, words=small):
+    return pa.DictionaryArray.from_arrays(damaged(pa.int32(), whole(0, 1), wrong), words, safe=False)
+
+makers = {
+    "offset beyond the end": lambda: damaged(text, right, whole(0, 1, 2**31 - 1), b"ab"),
+    "offset in the middle beyond the end": lambda: damaged(text, right, whole(0, 10**9, 2), b"ab"),
+    "offsets that decrease": lambda: damaged(text, right, whole(0, 2, -5), b"ab"),
+    "large offsets": lambda: damaged(pa.large_string(), whole(0, 1, 2, size=8), whole(0, 1, 2**62, size=8), b"ab"),
+    "place beyond the dictionary": lambda: places(whole(0, 10**8)),
+    "negative place": lambda: places(whole(0, -(10**8))),
+    "damaged dictionary": lambda: places(whole(0, 1), damaged(text, right, whole(0, 10**9, 2), b"ab")),
+    "list beyond its values": lambda: damaged(pa.list_(text), right, whole(0, 1, 10**8), children=[small]),
+    "view of no buffer": lambda: damaged(pa.string_view(), whole(*[0] * 8), whole(1, 0, 0, 0, 100, 0, 9, 10**8)),
 }
 good = pa.array([1, 2])
-for what, item in arrays.items():
-    schema = pa.schema([("user", pa.int64()), ("item", item.type)])
-    first = pa.RecordBatch.from_arrays([good.slice(0, 0), pa.nulls(0, item.type)], schema=schema)
+for what, make in makers.items():
     for options in ({}, {"max_items_per_user": 1, "types": "fixed"}):
+        item = make()
+        schema = pa.schema([("user", pa.int64()), ("item", item.type)])
+        first = pa.RecordBatch.from_arrays([good.slice(0, 0), pa.nulls(0, item.type)], schema=schema)
         batches = [first, pa.RecordBatch.from_arrays([good, item], schema=schema)]
+        while later:
+            memory, wrong = later.pop()
+            memory[:] = wrong
         try:
             dphist.release(pa.RecordBatchReader.from_batches(schema, batches), **ASKED, **options)
         except InputError as error:
             assert "a batch is damaged" in str(error), (what, error)
         else:
-            assert what == "map with a missing key", what
+            raise AssertionError(what)
 print("done")
 """
 
@@ -378,21 +388,23 @@ def test_damaged_batches_do_not_crash() -> None:
 
 
 def test_batches_that_do_not_have_the_types_of_the_schema() -> None:
-    schema = pa.schema([("user", pa.int64()), ("item", pa.string())])
     good, bad = pa.table({"user": [1], "item": ["a"]}), pa.table({"user": [1], "item": [SECRET.encode()]})
-    for other in (bad, good.select(["user"]), good.select(["item", "user"])):
+    schema = good.schema
+    narrow = pa.table({"user": pa.array([1], pa.int8()), "item": ["a"]})
+    for other in (bad, narrow, good.select(["user"]), good.rename_columns(["item", "user"])):
 
         def batches(other: Any = other) -> Iterator[Any]:
             yield from good.to_batches()
             yield from other.to_batches()
 
-        with pytest.raises(InputError, match=r"failed before its end|a batch is damaged") as failed:
+        with pytest.raises(InputError, match="does not have the types of the stream's schema") as failed:
             dphist.release(pa.RecordBatchReader.from_batches(schema, batches()), **ASKED)
         assert SECRET not in "".join(traceback.format_exception(failed.value))
 
 
 def test_a_null_where_the_schema_has_none_is_missing() -> None:
-    schema = pa.schema([("user", pa.int64(), False), ("item", pa.string(), False)])
+    fields: list[pa.Field[Any]] = [pa.field("user", pa.int64(), False), pa.field("item", pa.string(), False)]
+    schema = pa.schema(fields)
     batch = pa.RecordBatch.from_arrays([pa.array([1, None, 3]), pa.array(["a", "a", None])], schema=schema)
     reader = pa.RecordBatchReader.from_batches(schema, [batch])
     assert histogram(lambda _: DuckDBEngine(), task(reader)) == {"a": 1}
@@ -403,7 +415,7 @@ def test_invalid_text_is_missing() -> None:
         pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
     )
     reader = pa.RecordBatchReader.from_batches(
-        pa.schema([("user", pa.int64()), ("item", pa.string())]),
+        pa.table({"user": [1], "item": ["a"]}).schema,
         [pa.RecordBatch.from_arrays([pa.array([1, 2]), text], names=["user", "item"])],
     )
     assert histogram(lambda _: DuckDBEngine(), task(reader)) == {"a": 1}

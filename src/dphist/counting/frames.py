@@ -229,7 +229,8 @@ def select_columns(reader: pa.RecordBatchReader, wanted: list[str]) -> pa.Record
 
 def stream_source(stream: ArrowStream) -> ArrowSource:
     names = stream.reader.schema.names
-    return ArrowSource(WHAT, names, stream.schema, stream_of(stream.schema, stream.batches), UNREADABLE)
+    data = stream_of(stream.schema, lambda _, common: stream.batches(common))
+    return ArrowSource(WHAT, names, stream.schema, data, UNREADABLE)
 
 
 def pandas_source(frame: pd.DataFrame, *, as_text: bool) -> ArrowSource:

@@ -98,8 +98,8 @@ class ArrowStream:
         schema = self.reader.schema
         return pa.schema([schema.field(column) for column in wanted])
 
-    def batches(self, wanted: list[str], common: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The wanted columns, validated. DuckDB may ask for each batch in another thread, but in turn."""
+    def batches(self, common: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The columns of the schema `common`, validated. DuckDB may ask for each batch in another thread, but in turn."""
         try:
             reader = self.reader
             if self._exported is None:
@@ -108,9 +108,8 @@ class ArrowStream:
             self.fault = str(error)
             raise
         self._begun, self._exported = True, None
-        places = [reader.schema.names.index(column) for column in wanted]
         while (batch := self._next(reader)) is not None:
-            yield from self._valid_parts(batch, places, common)
+            yield from self._valid_parts(batch, reader.schema, common)
 
     def _next(self, reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         try:
@@ -122,10 +121,13 @@ class ArrowStream:
         raise InputError(FAILED)  # after the handler, so that the client's error is not attached
 
     def _valid_parts(
-        self, batch: pa.RecordBatch, places: list[int], common: pa.Schema
+        self, batch: pa.RecordBatch, schema: pa.Schema, common: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         try:
-            columns = [batch.column(place) for place in places]
+            # Arrow does not compare them, and would cast.
+            if (batch.schema.names, batch.schema.types) != (schema.names, schema.types):
+                raise TypeError
+            columns = [batch.column(column) for column in common.names]
             for column in columns:
                 validate(column)
             rows = pa.RecordBatch.from_arrays(columns, schema=common)
