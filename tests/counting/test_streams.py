@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.streams import ArrowStream
 from dphist.counting.task import is_stream
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
-from engine_cases import as_stream, histogram, task
+from engine_cases import as_stream, histogram, in_sqlite, task
 from postgres_server import postgres_address  # noqa: F401
 from release_commands import bookings, log_in
 from release_data import as_dict, events
@@ -300,6 +301,13 @@ def test_streams_of_lists_simulations_and_sketches() -> None:
             assert SECRET not in "".join(traceback.format_exception(failed.value))
 
 
+@pytest.mark.parametrize("name", ["items", "known"])
+def test_a_public_list_cannot_be_a_stream(name: str) -> None:
+    listed: dict[str, Any] = {name: as_stream(pa.table({"item": ["tea"]}))}
+    with pytest.raises(InvalidParameter, match=f"{name} is read more than once: give a file or a table"):
+        dphist.release(events(COUNTS), **ASKED, **listed)
+
+
 def test_types_are_those_of_frames() -> None:
     """Text by default, so that inferred types do no harm; with `fixed` those of the schema, large numbers too."""
     day, large = datetime.date(2024, 1, 2), 2**53 + 1
@@ -471,3 +479,24 @@ def test_twenty_million_events_stay_within_the_memory(mode: str) -> None:
     released, peak = map(int, done.stdout.split())
     assert released > 1000
     assert peak < 1000
+
+
+def test_a_connection_that_is_bound_to_a_thread(tmp_path: Path) -> None:
+    """Batches are asked for in other threads; the error of the driver is not shown."""
+    table = events(COUNTS)
+    in_sqlite(table, tmp_path / "log.sqlite")
+
+    def batches(connection: sqlite3.Connection) -> Iterator[Any]:
+        cursor = connection.execute("SELECT user, item FROM events")
+        while rows := cursor.fetchmany(500):
+            users, items = zip(*rows, strict=True)
+            yield pa.record_batch(
+                [pa.array(users, table.schema.field("user").type), pa.array(items)], schema=table.schema
+            )
+
+    for bound in (True, False):
+        path = tmp_path / "log.sqlite"
+        with contextlib.closing(sqlite3.connect(path, check_same_thread=bound)) as connection:
+            reader = pa.RecordBatchReader.from_batches(table.schema, batches(connection))
+            with pytest.raises(InputError, match="in another thread") if bound else contextlib.nullcontext():
+                assert set(as_dict(dphist.release(reader, **ASKED))) == {"tea", "milk"}

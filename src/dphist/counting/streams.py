@@ -99,7 +99,7 @@ class ArrowStream:
         return pa.schema([schema.field(column) for column in wanted])
 
     def batches(self, common: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The columns of the schema `common`, validated. DuckDB may ask for each batch in another thread, but in turn."""
+        """The columns of the schema `common`, validated. DuckDB asks for one batch at a time, in other threads."""
         try:
             reader = self.reader
             if self._exported is None:

@@ -247,6 +247,11 @@ class Request(Asked):
             raise InvalidParameter(f"standard input needs --input-format, one of {', '.join(STREAM_FORMATS)}")
         if from_stream and self.engine_name == "spark":
             raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
+        for name, listed in (("items", self.items), ("known", self.known)):
+            if is_stream(listed):
+                raise InvalidParameter(
+                    f"{flag(name)} is read more than once: give a file or a table, not an Arrow stream"
+                )
         to_stream = self.output is not None and os.fspath(self.output) == STREAM
         to_server = self.output is not None and is_postgres(os.fspath(self.output))
         if self.certificate is None and (to_stream or to_server):
