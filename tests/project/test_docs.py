@@ -124,6 +124,13 @@ def test_code_blocks_print_what_the_page_shows(
             assert not following.text.startswith("Error") or printed == following.text
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_that_is_not_run_has_no_syntax_errors(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "py":
+            compile(block.text, page.name, "exec")
+
+
 @pytest.fixture(scope="module")
 def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A smaller version of the data of `make demo`."""

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
 MARGIN: Final = "margin"
-_QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
+# How an input that can be read only once is recorded: nearly always it is the result of a query.
+STREAM_INPUT: Final = "Arrow stream"
+_QUERY_INPUT: Final = re.compile(rf"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation|{STREAM_INPUT})\)?$")
 
 Text = Annotated[str, Meta(min_length=1)]
 Texts = tuple[Text, ...]
@@ -301,7 +303,7 @@ def request_of(options: Mapping[str, object]) -> AnyRequest:
 
 
 def is_query(recorded: object) -> bool:
-    """Whether a recorded input is a lazy frame or relation, which runs a query over the data of many users."""
+    """Whether a recorded input is a stream, lazy frame or relation: the result of a query over many users."""
     return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
 
 

@@ -28,6 +28,7 @@ from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import frame_source
 from dphist.counting.rounds import DuckDBRounds
 from dphist.counting.sql import COUNT, Opened, Pairs, Relation, Source, require_columns
+from dphist.counting.streams import ArrowStream, with_stream
 from dphist.counting.task import (
     Choice,
     Counted,
@@ -163,12 +164,20 @@ class DuckDBSession:
     def __init__(self, connection: DuckDBPyConnection) -> None:
         self.connection = connection
         self.readers: Sequence[DuckDBPyConnection] = ()
+        self.streams: dict[str, object] = {}
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="dphist")
         self.progress: Progress | None = None
         self.shown = 0.0
 
     def run(self, action: Callable[[], T], what: str) -> T:
-        return attempt(lambda: self._wait_for(action), what, STOPPED)
+        try:
+            return attempt(lambda: self._wait_for(action), what, STOPPED)
+        except InputError:
+            streams = [stream for stream in self.streams.values() if isinstance(stream, ArrowStream)]
+            fault = next((stream.fault for stream in streams if stream.fault is not None), None)
+            if fault is None:
+                raise
+        raise InputError(fault)
 
     def execute(self, statement: str, what: str) -> list[tuple[Any, ...]]:
         return self.run(lambda: self.connection.execute(statement).fetchall(), what)
@@ -209,7 +218,8 @@ class DuckDBSession:
 
         With `probe`, no row of either is read.
         """
-        events, listed = task.events, task.public_items
+        events, listed = with_stream(task.events), task.public_items
+        self.streams[EVENTS] = events.source
         summed = [value.column for value in task.values]
         # Opening can take long as well: a server may be slow, and there may be many files.
         rows, opened, what = self._wait_for(
@@ -224,6 +234,8 @@ class DuckDBSession:
 
     def make_list(self, listed: Events, query: Callable[[Relation, bool], str], probe: bool = False) -> None:
         """Create the table of a public list from a query over its rows."""
+        listed = with_stream(listed)
+        self.streams[PUBLIC] = listed.source
         rows, opened, what = self._wait_for(
             lambda: open_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )

@@ -22,16 +22,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Final, TypeVar, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dphist.certificate.endings import FORMATS
-from dphist.counting.frames import BATCH, ArrowSource, stream_of
+from dphist.counting.frames import ArrowSource, stream_of
 from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes, open_text
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
+from dphist.counting.streams import BATCH, validate
 from dphist.counting.workspace import attempt, header_names, name_list, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
@@ -362,38 +363,10 @@ def arrow_batches(schemas: dict[str, pa.Schema], wanted: list[str], common: pa.S
                 else reader
             ):
                 for column in batch.columns:
-                    # A damaged file can give a batch whose use would crash the process. Texts are checked as
-                    # bytes: one that is not UTF-8 is missing, and does not make the file unreadable.
-                    column.view(bytes_for_text(column.type)).validate(full=True)
+                    validate(column)
                 columns = [batch.column(field.name).cast(field.type) for field in common]
                 rows = pa.RecordBatch.from_arrays(columns, schema=common)
                 yield from (rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH))
-
-
-def bytes_for_text(kind: pa.DataType) -> Any:
-    """An Arrow type of the same layout, with bytes instead of text."""
-    same = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}.get(str(kind))
-    if same is not None:
-        return getattr(pa, same)()
-    if isinstance(kind, pa.BaseExtensionType):
-        return bytes_for_text(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, bytes_for_text(kind.value_type), kind.ordered)
-    if pa.types.is_run_end_encoded(kind):
-        return pa.run_end_encoded(kind.run_end_type, bytes_for_text(kind.value_type))
-    if not pa.types.is_nested(kind) or pa.types.is_union(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct([inner.with_type(bytes_for_text(inner.type)) for inner in kind])
-    if isinstance(kind, pa.MapType):
-        return pa.map_(
-            *(inner.with_type(bytes_for_text(inner.type)) for inner in (kind.key_field, kind.item_field))
-        )
-    inner = kind.value_field.with_type(bytes_for_text(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(inner, kind.list_size)
-    # list_, large_list, list_view or large_list_view
-    return getattr(pa, {"list": "list_"}.get(start := str(kind).partition("<")[0], start))(inner)
 
 
 def common_arrow_type(what: str, column: str, kinds: Sequence[pa.DataType]) -> pa.DataType:

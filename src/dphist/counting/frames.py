@@ -1,4 +1,4 @@
-"""Inputs in memory: pandas and polars frames, Arrow tables, readers and datasets, DuckDB relations.
+"""Inputs in memory: pandas and polars frames, Arrow tables, streams and datasets, DuckDB relations.
 
 Missing values of pandas, including NaN in a float column, are NULL; elsewhere NaN is a value. A pandas column of
 objects is text, cell by cell: its type must not depend on the values.
@@ -12,7 +12,6 @@ import json
 import math
 import re
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,8 @@ import pyarrow as pa
 
 from dphist.aliases import ArrowArray, ArrowColumn
 from dphist.counting.sql import EXACT, Opened, Source, describe, name
+from dphist.counting.streams import BATCH, UNREADABLE, WHAT, ArrowStream
+from dphist.counting.task import is_stream
 from dphist.counting.workspace import attempt
 from dphist.errors import InputError
 
@@ -162,12 +163,6 @@ def stream_of(
     return data
 
 
-# Rows per Arrow batch: 130 MB with values of 8 KiB.
-BATCH: Final = 1 << 14
-ONCE: Final = "the Arrow reader"
-_already_read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
-
-
 def is_pandas_frame(data: object) -> TypeGuard[pd.DataFrame]:
     return _names(data) == ("pandas", "DataFrame")
 
@@ -198,8 +193,10 @@ def frame_source(data: object, *, as_text: bool = False) -> ArrowSource:
         return polars_source(data)
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return arrow_source("the Arrow table", data.schema, lambda wanted: pa.table(data.select(wanted)))
-    if isinstance(data, pa.RecordBatchReader):
-        return reader_source(data)
+    if isinstance(data, ArrowStream):
+        return stream_source(data)
+    if is_stream(data):
+        return stream_source(ArrowStream(data))
     if is_dataset(data):
         # Little read-ahead: DuckDB's limit does not cover Arrow's memory.
         scanner = partial(data.scanner, batch_size=BATCH, batch_readahead=1, fragment_readahead=1)
@@ -208,10 +205,9 @@ def frame_source(data: object, *, as_text: bool = False) -> ArrowSource:
         what = "the DuckDB relation"
         schema = attempt(lambda: data.limit(0).to_arrow_table().schema, what, ArrowSource.otherwise)
         return arrow_source(what, schema, lambda wanted: select_columns(data.to_arrow_reader(2048), wanted))
-    # Other objects that export an Arrow stream may infer types from values, or be readable only once.
     raise InputError(
         f"events cannot be read from an object of type {type(data).__qualname__!r}: give a path, a database "
-        "address, a pandas or polars frame, or an Arrow table, reader or dataset"
+        "address, a pandas or polars frame, an Arrow table or dataset, or an object with __arrow_c_stream__"
     )
 
 
@@ -231,20 +227,10 @@ def select_columns(reader: pa.RecordBatchReader, wanted: list[str]) -> pa.Record
     return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
 
 
-def reader_source(reader: pa.RecordBatchReader) -> ArrowSource:
-    """A reader. Reading it twice is an error: it would give an empty histogram."""
-
-    def schema(wanted: list[str]) -> pa.Schema:
-        if reader in _already_read:
-            raise InputError(f"{ONCE} was read already, and it can be read only once")
-        return select_fields(reader.schema, wanted)
-
-    def stream(wanted: list[str]) -> pa.RecordBatchReader:
-        schema(wanted)
-        _already_read.add(reader)
-        return select_columns(reader, wanted)
-
-    return ArrowSource(ONCE, reader.schema.names, schema, stream)
+def stream_source(stream: ArrowStream) -> ArrowSource:
+    names = stream.reader.schema.names
+    data = stream_of(stream.schema, lambda _, common: stream.batches(common))
+    return ArrowSource(WHAT, names, stream.schema, data, UNREADABLE)
 
 
 def pandas_source(frame: pd.DataFrame, *, as_text: bool) -> ArrowSource:

@@ -36,6 +36,19 @@ def origins(value: object) -> set[str]:
     return {base.__module__.partition(".")[0] for base in type(value).__mro__}
 
 
+# Classes with `__arrow_c_stream__` that can be read again, or are not frames.
+_NOT_STREAMS: Final = {
+    "DataFrame", "LazyFrame", "Table", "RecordBatch", "DuckDBPyRelation", "Series", "Index", "ChunkedArray",
+}  # fmt: skip
+_FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
+
+
+def is_stream(source: object) -> bool:
+    """Whether an object exports an Arrow stream, and is not known to be readable more than once."""
+    known = {base.__name__ for base in type(source).__mro__ if base.__module__.partition(".")[0] in _FRAMES}
+    return hasattr(type(source), "__arrow_c_stream__") and not known & _NOT_STREAMS
+
+
 class Secret:
     """Shows nothing but its name: tracebacks, logs and notebooks print the repr of what they hold."""
 

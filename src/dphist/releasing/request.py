@@ -31,8 +31,16 @@ from typing import (
 )
 
 from dphist.aliases import JsonObject
-from dphist.certificate.request import LARGEST_WHOLE, AnyRequest, Asked, Column, is_query, request_of
-from dphist.counting.task import Events, Value, is_frame
+from dphist.certificate.request import (
+    LARGEST_WHOLE,
+    STREAM_INPUT,
+    AnyRequest,
+    Asked,
+    Column,
+    is_query,
+    request_of,
+)
+from dphist.counting.task import Events, Value, is_frame, is_stream
 from dphist.errors import (
     LARGEST_COUNT,
     InputError,
@@ -266,6 +274,11 @@ class Request(Asked):
             raise InvalidParameter(f"standard input needs <--input-format>, one of {', '.join(STREAM_FORMATS)}")
         if from_stream and self.engine_name == "spark":
             raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
+        for name, listed in (("items", self.items), ("known", self.known)):
+            if is_stream(listed):
+                raise InvalidParameter(
+                    f"<{flag(name)}> is read more than once: give a file or a table, not an Arrow stream"
+                )
         to_stream = self.output is not None and os.fspath(self.output) == STREAM
         to_server = self.output is not None and is_postgres(os.fspath(self.output))
         if self.certificate is None and (to_stream or to_server):
@@ -458,7 +471,7 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | str 
 
 
 def _as_json(value: object, *, hide_secrets: bool = False) -> Json:
-    """Plain values; a frame is recorded by its type."""
+    """Plain values; a frame is recorded by its type, and all streams alike."""
     if isinstance(value, (bool, int, float)) or value is None:
         # RFC 8785, the form that digests are of, has no larger whole numbers.
         return str(value) if isinstance(value, int) and abs(value) > LARGEST_WHOLE else value
@@ -467,6 +480,8 @@ def _as_json(value: object, *, hide_secrets: bool = False) -> Json:
         return without_secrets(text) if hide_secrets else text
     if isinstance(value, (tuple, list)):
         return [_as_json(element, hide_secrets=hide_secrets) for element in value]
+    if is_stream(value):
+        return STREAM_INPUT
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 

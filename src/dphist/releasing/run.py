@@ -25,6 +25,7 @@ import numpy as np
 from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule, top_k_keeps, with_lower_threshold
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
+from dphist.counting.streams import read_once
 from dphist.counting.task import (
     Choice,
     Counted,
@@ -36,6 +37,7 @@ from dphist.counting.task import (
     Task,
     Value,
     is_frame,
+    is_stream,
     origins,
 )
 from dphist.errors import InputError, InvalidParameter
@@ -80,15 +82,18 @@ def release(input: object, **options: Any) -> Release:  # noqa: D417
     ['tea', 'milk']
 
     Args:
-        input: A path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark).
-        types: For frames. The columns of a frame are read as text, and items are released as text, because pandas
-            and others infer types from values: a single row can turn all whole numbers into floats. "fixed" keeps
-            the frame's types; use it if they were declared before the data was seen, by a database, a Parquet
-            file or `dtype=`, for example.
+        input: A path, a glob, a folder, the address of a database, a frame (pandas, polars, Arrow, Spark), or an
+            Arrow stream, which is read once: a RecordBatchReader or any other object with `__arrow_c_stream__`.
+        types: For frames and Arrow streams. Their columns are read as text, and items are released as text,
+            because pandas and others infer types from values: a single row can turn all whole numbers into floats.
+            "fixed" keeps the types; use it if they were declared before the data was seen, by a database, a
+            Parquet file or `dtype=`, for example.
         progress: Called with the name of a step and the share of it that is done.
     """
-    if is_frame(input) and not origins(input) & _FRAMES:
-        raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
+    if is_frame(input) and not origins(input) & _FRAMES and not is_stream(input):
+        raise InvalidParameter(
+            f"input must be a path, an address, a frame or an Arrow stream, not {type(input).__name__}"
+        )
     try:
         request = Request(input, **options)
     except TypeError as error:
@@ -99,13 +104,13 @@ def release(input: object, **options: Any) -> Release:  # noqa: D417
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request (step 1). `placed` is called as soon as result and certificate are written."""
-    with booked_attempt(request, placed) as attempt:
+    with booked_attempt(request, placed) as attempt, read_once(request.events()) as given:
         if attempt.finished is not None:
             return attempt.finished  # by an earlier run with the same id
         files = _check_files(request)  # 2. Check
         target = _check_target(request)
         # The engine's session ends before anything is written: the output may be a table of the input database.
-        with engine_for(request) as engine, _spool_input(request) as events:
+        with engine_for(request) as engine, _spool_input(request, given) as events:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned, partial(_plan_with, request, engine))  # 4. Book
@@ -163,9 +168,9 @@ def _check_target(request: Request) -> Target | None:
 
 
 @contextmanager
-def _spool_input(request: Request) -> Iterator[Events]:
+def _spool_input(request: Request, events: Events) -> Iterator[Events]:
     """The events. Standard input and objects are copied to a private folder, because they are read repeatedly."""
-    events, paths = request.events(), given_paths(request.input)
+    paths = given_paths(request.input)
     folder = Path(request.temp_folder) if request.temp_folder is not None else None
     if isinstance(request.input, str) and request.input == STREAM:
         assert request.input_format is not None

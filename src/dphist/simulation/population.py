@@ -10,6 +10,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.streams import read_once
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
 from dphist.proof.numerics import FloatArray
@@ -79,7 +80,8 @@ class Population:
 
 
 def population_of(events: Events, label: str) -> Population:
-    sizes, table = DuckDBEngine().shape(events)
+    with read_once(events) as given:
+        sizes, table = DuckDBEngine().shape(given)
     if not sizes:
         raise InputError("the data has no event with a user and an item")
     users, alike, items, pairs = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.aliases import JsonObject
+from dphist.counting.task import is_stream
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
 from dphist.model import Budget, Plan
@@ -323,5 +324,7 @@ def _count_population(source: object, budget: Budget, columns: dict[str, Any]) -
     request = Request(
         input=source, epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=1, engine="duckdb", **given
     )
-    label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "a frame"
+    label = "an Arrow stream" if is_stream(source) else "a frame"
+    if isinstance(source, (str, os.PathLike)):
+        label = os.path.basename(os.fspath(source))
     return population_of(request.events(), label)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dphist.certificate.request import Column
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk
 from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.streams import read_once
 from dphist.counting.task import Choice, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.counters import keep_largest
@@ -48,7 +49,7 @@ def build(
     temp_folder: str | os.PathLike[str] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> MisraGries:
-    """The sketch of user events: a path, a glob, a folder, the address of a database, or a frame.
+    """The sketch of user events: a path, a glob, a folder, the address of a database, a frame or an Arrow stream.
 
     All users of the input are one batch, so the order of the rows does not matter, and only the (k+1)-th largest
     count is subtracted. Pass all files with events of the same users to one build. DuckDB counts within its memory
@@ -59,7 +60,8 @@ def build(
     events = events_of(input, user, item, types, table=table, query=query, where=where, file_format=input_format)
     resources = Resources(memory, threads, None if temp_folder is None else Path(temp_folder))
     # The engine must not compute the rank: NaN, which is not an item, would take one.
-    with DuckDBEngine(resources).count(Task(events, NO_CHOICE), progress) as counted:
+    engine = DuckDBEngine(resources)
+    with read_once(events) as given, engine.count(Task(given, NO_CHOICE), progress) as counted:
         return _largest(counted, tuple(column.name for column in events.items), size)
 
 
