@@ -465,8 +465,9 @@ def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
     noise, listed = plan.noise, request.items is not None
     if not isinstance(noise, RoundsNoise) or plan.lower_threshold != 1:
         return False
-    # Users with one item are no group of their own where values are summed, or where nothing has to be found.
-    group = (noise.alone is None) == (listed or bool(noise.sums))
+    # Users with one item are no group of their own where values are summed, where nothing has to be found, or where
+    # totals make two items of it.
+    group = (noise.alone is None) == (listed or bool(noise.sums) or bool(request.total))
     gaussian = not (isinstance(noise.alone, LaplaceNoise) and request.mechanism == "gaussian")
     return group and gaussian and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
 
