@@ -3,8 +3,9 @@
 Run `python benchmarks/totals.py [--runs 20] [--epsilon 1]`.
 
 Every number is of `dphist.release` itself with all of its spending, at delta 1e-6, as the mean over the runs. Each
-table is of days and of something else: 20,000 users of 40 countries on 60 days, who mostly stay in theirs, and
-5,000 users of 300 pages on 30 days, who see several on a day. The ways:
+table is of days and of something else: 20,000 users of 40 countries on 60 days, who mostly stay in theirs; 5,000
+users of 300 pages on 30 days, who see several on a day; and 20,000 users who are each in one country on one day,
+so that the sums of rows are numbers of users. The ways:
 
 - rows: a release of the rows alone. Its totals are sums of the released rows, whose margins are added up.
 - total: one release with `--total`.
@@ -57,12 +58,14 @@ def tables(folder: Path) -> Iterator[tuple[str, Path]]:
         np.append(country, home[user][both]),
     )
     yield "countries", _write(folder / "countries.parquet", users, days, countries)
+    once = np.arange(20_000), rng.integers(60, size=20_000), rng.choice(40, 20_000, p=popular / popular.sum())
     active = rng.random((5_000, 30)) < np.clip(rng.beta(0.6, 1.4, 5_000), 0.03, 1.0)[:, None]
     user, day = np.nonzero(active)
     pages = rng.geometric(0.25, user.size)
     popular = 1.0 / np.arange(1.0, 301.0)
     page = rng.choice(300, pages.sum(), p=popular / popular.sum())
     yield "pages", _write(folder / "pages.parquet", np.repeat(user, pages), np.repeat(day, pages), page)
+    yield "once", _write(folder / "once.parquet", *once)
 
 
 def _write(path: Path, user: Any, day: Any, item: Any) -> Path:

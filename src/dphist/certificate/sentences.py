@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
-from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest, is_query
+from dphist.certificate.request import TOTAL, AnyRequest, HistogramRequest, SketchRequest, is_query
 from dphist.certificate.schema import Guarantee
 from dphist.display import upper_figure
 from dphist.model import Plan
@@ -39,6 +39,11 @@ _CAVEATS: Final = {
         "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
         "what was left out and differences in taste, as far as they could be measured; of users with more than "
         "{limit} items a random {limit} count."
+    ),
+    "totals": (
+        "Rows with {total} = true are totals: the different users of all values of {totals} together, released or "
+        "not. A user can be in several rows, so a total is less than the sum of its rows: add neither totals to "
+        "rows nor rows to a total. Each total is one more item of a user."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -128,6 +133,7 @@ def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
         "user-limit": request.max_items_per_user is not None
         and (request.top is None or plan.contract.max_nonzero is None),
         "rounds": plan.noise.in_rounds,
+        "totals": bool(request.total),
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),
@@ -172,6 +178,8 @@ def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, reque
         "items": contract.items,
         "limit": limit,
         "noun": "item" if limit == 1 else "items",
+        "total": TOTAL,
+        "totals": " or of ".join(request.total) + (", whichever is empty," if request.total[1:] else ""),
         "nonzero": f"{contract.nonzero:.0f}",
         "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,

@@ -31,6 +31,7 @@ from dphist.certificate.proof import (
 from dphist.certificate.reading import Readback, read_release
 from dphist.certificate.request import (
     MARGIN,
+    TOTAL,
     EventsRequest,
     HistogramRequest,
     SketchRequest,
@@ -312,6 +313,8 @@ class _Examination:
                 self.problems.append("the release does not have as many items as the public list")
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
+        elif isinstance(request, EventsRequest) and not _has_marked_totals(release.table, request):
+            self.problems.append("a row is neither an item nor a total of the request")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
         return len(self.problems) == before
@@ -465,8 +468,8 @@ def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
     noise, listed = plan.noise, request.items is not None
     if not isinstance(noise, RoundsNoise) or plan.lower_threshold != 1:
         return False
-    # Users with one item are no group of their own where values are summed, where nothing has to be found, or where
-    # totals make two items of it.
+    # Users with one item are no group of their own where values are summed, where nothing has to be found, or
+    # where totals make two items of one.
     group = (noise.alone is None) == (listed or bool(noise.sums) or bool(request.total))
     gaussian = not (isinstance(noise.alone, LaplaceNoise) and request.mechanism == "gaussian")
     return group and gaussian and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
@@ -502,6 +505,21 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
         and most in bounds
         and (findings.limit == 0 or (findings.limit in bounds and findings.limit <= most))
     )
+
+
+def _has_marked_totals(table: Any, request: EventsRequest) -> bool:
+    """Whether a total is marked and lacks one value that a total may lack, and no other row lacks one."""
+    if not request.total:
+        return True
+    marks = table.column(TOTAL)
+    if str(marks.type) != "bool" or marks.null_count:
+        return False
+    lacks = {column.name: table.column(column.name).is_null().to_numpy() for column in request.columns}
+    marked = marks.to_numpy()
+    of_totals = np.sum([lacks[name] for name in request.totals], axis=0)
+    if request.null_items:
+        return bool(of_totals[marked].all())
+    return bool((of_totals == marked).all() and (np.sum([*lacks.values()], axis=0) == marked).all())
 
 
 def _finite_column(table: Any, name: str, kind: str) -> NDArray[Any] | None:
