@@ -75,7 +75,7 @@ def _write(path: Path, user: Any, day: Any, item: Any) -> Path:
 
 def truth_of(path: Path, columns: str) -> dict[tuple[int, ...], int]:
     query = f"SELECT {columns}, count(DISTINCT user) FROM '{path}' GROUP BY {columns}"
-    return {tuple(row[:-1]): row[-1] for row in duckdb.sql(query).fetchall()}
+    return {tuple(row[:-1]): row[-1] for row in duckdb.execute(query).fetchall()}
 
 
 class Result(NamedTuple):
@@ -92,31 +92,31 @@ def compared(counts: Counts, truth: dict[tuple[int, ...], int]) -> Result:
     return Result(len(counts), off / sum(truth.values()), float(np.mean(held)), float(np.mean(widths)))
 
 
-def release(path: Path, columns: list[str], budget: dict[str, float], **options: Any) -> list[tuple[Any, ...]]:
+def release(path: Path, columns: list[str], epsilon: float, delta: float, **options: Any) -> list[tuple[Any, ...]]:
     """Items, counts and margins."""
-    released = dphist.release(str(path), user="user", item=columns, **budget, **options)
+    released = dphist.release(str(path), user="user", item=columns, epsilon=epsilon, delta=delta, **options)
     items = zip(*(column.to_pylist() for column in released.columns), strict=True)
     return list(zip(items, released.counts.tolist(), released.added["margin"].tolist(), strict=True))
 
 
 def run(way: str, path: Path, epsilon: float) -> tuple[Counts, Counts]:
     """The counts and margins of rows and of totals."""
-    whole = {"epsilon": epsilon, "delta": DELTA}
     if way in ("halves", "ledger"):
-        budget = {"epsilon": epsilon / 2, "delta": DELTA / 2}
+        part, options = 0.5, {}
         with tempfile.TemporaryDirectory() as folder:
-            options: dict[str, Any] = {}
             if way == "ledger":
-                budget["epsilon"] = OF_LEDGER * epsilon
-                options = {"ledger": Path(folder) / "ledger", "dataset": "log"}
-                Ledger.init(options["ledger"], "log", **whole)
-            rows, days = (release(path, columns, budget, **options) for columns in (["day", "item"], ["day"]))
+                part, options = OF_LEDGER, {"ledger": Path(folder) / "ledger", "dataset": "log"}
+                Ledger.init(Path(folder) / "ledger", "log", epsilon=epsilon, delta=DELTA)
+            rows, days = (
+                release(path, columns, part * epsilon, DELTA / 2, **options)
+                for columns in (["day", "item"], ["day"])
+            )
         return {key: (n, m) for key, n, m in rows}, {key: (n, m) for key, n, m in days}
     if way == "total":
-        both = release(path, ["day", "item"], whole, total="item")
-        totals = {(day,): (n, m) for (day, _, total), n, m in both if total}
-        return {(day, item): (n, m) for (day, item, total), n, m in both if not total}, totals
-    counts = {key: (n, m) for key, n, m in release(path, ["day", "item"], whole)}
+        both = release(path, ["day", "item"], epsilon, DELTA, total="item")
+        of_days: Counts = {(day,): (n, m) for (day, _, total), n, m in both if total}
+        return {(day, item): (n, m) for (day, item, total), n, m in both if not total}, of_days
+    counts = {key: (n, m) for key, n, m in release(path, ["day", "item"], epsilon, DELTA)}
     sums: Counts = {}
     for (day, _), (count, margin) in counts.items():
         before = sums.get((day,), (0.0, 0.0))

@@ -216,8 +216,8 @@ class Asked:
             )
         if self.null_items and len(self.total) > 1:
             raise InvalidParameter(
-                "<--null-items> can be used with one <--total> only: with several, missing items could not be told "
-                "from totals"
+                "<--null-items> can be used with one <--total> only: with several, missing items could not be "
+                "told from totals"
             )
         if self.lower_threshold != 1:
             # One user may bring a count up to T, and with it up to T users into a total.

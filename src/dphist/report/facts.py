@@ -164,7 +164,7 @@ class ReleasedRows:
 def label_item(item: str) -> str:
     """An item or a name as people see it: invisible characters are spelled out as in Python.
 
-    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item, or for a total.
+    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item or a total.
     """
     text = _INVISIBLE.sub(lambda match: match[0] if match[1] else ascii(match[0])[1:-1], item)
     return f'"{text}"' if _QUOTED.search(item) else text
