@@ -41,9 +41,9 @@ _CAVEATS: Final = {
         "{limit} items a random {limit} count."
     ),
     "totals": (
-        "Rows with {total} = true are totals: the different users of all values of {totals} together, released or "
-        "not. A user can be in several rows, so a total is less than the sum of its rows: add neither totals to "
-        "rows nor rows to a total. Each total is one more item of a user."
+        "A row with {total} = true counts the different users of all values of {totals} together, also of values "
+        "that are not released. Users in several of its rows count once, so it is not their sum: do not add up "
+        "totals and rows. A total is one more item of each of its users."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -179,7 +179,7 @@ def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, reque
         "limit": limit,
         "noun": "item" if limit == 1 else "items",
         "total": TOTAL,
-        "totals": " or of ".join(request.total) + (", whichever is empty," if request.total[1:] else ""),
+        "totals": " or of ".join(request.total) + (" (whichever is empty)" if request.total[1:] else ""),
         "nonzero": f"{contract.nonzero:.0f}",
         "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,

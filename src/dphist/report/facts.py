@@ -21,7 +21,7 @@ from dphist.certificate.request import MARGIN, TOTAL, AnyRequest, SketchRequest,
 from dphist.certificate.schema import Counts, Findings, Statement, decode
 from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
-from dphist.display import printable
+from dphist.display import ALL, printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.model import Plan, RoundsNoise
 from dphist.planning.utility import count_noise
@@ -40,8 +40,6 @@ Numbers = FloatArray | IntArray
 CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sketch"]
 # Kinds of counts for which a report computes intervals if the release has none.
 WITH_INTERVALS: Final = ("users", "sketch")
-# How the rows of a report show the column that a total is over.
-ALL: Final = "(all)"
 # Items that could be mistaken for another are quoted.
 _QUOTED: Final = re.compile(r'^"*\((?:missing|empty|all)\)"*$|^[ \u3000]|[ \u3000]$')
 # Invisible characters: control characters, line ends, odd spaces, direction marks and others that Unicode lets
