@@ -160,8 +160,8 @@ def test_last_weeks_release_is_a_list_of_rows_and_totals(folder: Path) -> None:
     dphist.release("events.parquet", **EXACT, total="country", output="last.parquet")
     expected = {item: users for item, users in truth().items() if item[0] is not None}
     for option in ("known", "items"):
-        result = dphist.release("events.parquet", **EXACT, total="country", **{option: "last.parquet"})
-        check_near(result, expected)
+        asked: dict[str, Any] = {**EXACT, "total": "country", option: "last.parquet"}
+        check_near(dphist.release("events.parquet", **asked), expected)
     Path("plain.csv").write_text("day,country\n1,DE\n")
     with pytest.raises(InputError, match="no column 'total'"):
         dphist.release("events.parquet", **EXACT, total="country", items="plain.csv")

@@ -236,22 +236,22 @@ def portable_order(key: bytes, items: list[str]) -> str:
 MARK: Final = "BOOLEAN"
 
 
-def with_totals(pairs: str, events: Events, keys: Sequence[str], rest: Sequence[str]) -> str:
-    """The query of pairs and of each pair once more for each total: without the value, and marked.
+def total_columns(events: Events, keys: Sequence[str]) -> list[str]:
+    """The item columns of each pair and of the totals that follow from it, and their mark.
 
-    `keys` are the item columns of the pairs; the mark is called like the next one. Only one user's row decides on
-    the rows made of it. In the SQL of DuckDB and Spark; the pairs have the column `made`, 0 for the pair itself.
+    In the SQL of DuckDB and Spark, from rows that are repeated with `made` from 0, for the pair itself, to the
+    number of totals: a total has no value in its column. A row depends on nothing but the one that it is made of.
     """
     number = {place: made for made, place in enumerate(events.totalled, start=1)}
     values = [
         f"CASE WHEN made = {number[k]} THEN NULL ELSE {key} END AS {key}" if k in number else key
         for k, key in enumerate(keys)
     ]
-    return f"SELECT u, {', '.join([*values, f'made > 0 AS i{len(keys)}', *rest])} FROM {pairs}"
+    return [*values, f"made > 0 AS i{len(keys)}"]
 
 
 def numbers_of_made(events: Events) -> str:
-    """The values of `made` for `with_totals`."""
+    """The values of `made` for `total_columns`."""
     return ", ".join(map(str, range(1 + len(events.totals))))
 
 
@@ -439,8 +439,9 @@ class Pairs:
         keys = [f"i{k}" for k in range(len(events.items))]
         source = self.rows.select(["u", *keys], ["u"] if events.null_items else ["u", *keys])
         if events.totals:
-            made = f"(SELECT *, unnest([{numbers_of_made(events)}]) AS made FROM ({source}))"
-            source = with_totals(made, events, keys, [f"x{k}" for k in range(len(self.rows.numbers))])
+            numbers = [f"x{k}" for k in range(len(self.rows.numbers))]
+            made = f"SELECT *, unnest([{numbers_of_made(events)}]) AS made FROM ({source})"
+            source = f"SELECT {', '.join(['u', *total_columns(events, keys), *numbers])} FROM ({made})"
         if self.listed is None:
             return source
         match = " AND ".join(f"e.{item} {self.equal} l.k{k}" for k, item in enumerate(self.items))

@@ -32,7 +32,7 @@ from dphist.counting.sql import (
     portable_order,
     require_columns,
     sum_names,
-    with_totals,
+    total_columns,
 )
 from dphist.counting.task import (
     FINE_LIMIT,
@@ -206,7 +206,7 @@ def pairs_of(
         pairs = pairs.selectExpr(*keys, *fine)
     if events.totals:
         made = pairs.selectExpr("*", f"explode(array({numbers_of_made(events)})) AS made")
-        pairs = session.sql(with_totals("{made}", events, keys[1:], sums), made=made)
+        pairs = made.selectExpr("u", *total_columns(events, keys[1:]), *sums)
         kinds.append(MARK)
     return pairs, kinds, what
 
