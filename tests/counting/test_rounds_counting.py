@@ -95,8 +95,8 @@ def check(
     matched = {item for item in known.values() if item is not None}
     if wanted.listed:
         rows = [row for row in rows if row[1:] in matched]
-    full = kept_by_hand(rows, None, wanted.events.null_items)
-    kept = kept_by_hand(rows, wanted.most_items, wanted.events.null_items, KEY)
+    full = kept_by_hand(rows, None, wanted.events.can_be_null)
+    kept = kept_by_hand(rows, wanted.most_items, wanted.events.can_be_null, KEY)
     single = {user for user, items in full.items() if len(items) == 1} if wanted.alone else set()
     lists = {user: items for user, items in kept.items() if user not in single}
     with engine(Resources(threads=2)).rounds(wanted) as counted:

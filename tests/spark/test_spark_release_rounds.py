@@ -165,8 +165,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "sums": {"sum": "spent:0:5", "mean": "spent:0:5", "vector": "move=spent,more:4", "standard_error": True},
     "listed": {"items": LISTED, "interval": 0.9},
     "two columns": {"item": ("kind", "item"), "round": True},
+    "totals": {"item": ("kind", "item"), "total": ["item", "kind"]},
 }
-QUICK = {"known", "sums", "listed"}
+QUICK = {"known", "sums", "listed", "totals"}
 
 
 @pytest.mark.parametrize(

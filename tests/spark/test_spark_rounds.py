@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
+from test_engine_totals import ITEMS, check_rounds
+from test_engine_totals import some_rows as rows_of_days
 from test_rounds_counting import LISTED, check, entries, rounds_task
 
 from dphist.spark.lists import numbers_of_partitions, part_of
@@ -76,3 +78,10 @@ def test_each_part_of_the_users_is_a_partition() -> None:
     users = spark.range(2000).select(part_of(spark, sql.col("id"), 7).alias("part")).repartition(7, "part")
     parts = users.rdd.mapPartitions(lambda rows: [len({row[0] for row in rows})]).collect()
     assert parts == [1] * 7
+
+
+@BOTH
+@pytest.mark.parametrize(("totals", "known"), [(("country",), "known"), (ITEMS, "listed"), (("day",), "none")])
+def test_rounds_with_totals_are_those_of_brute_force(kind: str, totals: tuple[str, ...], known: str) -> None:
+    rows = [row[:3] for row in rows_of_days(5, 12)] + [(1, None, "a"), (2, 1, None), (None, 1, "a")]
+    check_rounds(NumberedOnSpark(kind), rows, totals, totals == ("country",), 4, known, 2)

@@ -53,7 +53,7 @@ def contribution_of_user(
 
 
 def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
-    names, rows = len(task.events.items), {}
+    names, rows = len(task.events.items) + bool(task.events.totals), {}
     with engine.count(task) as counted:
         for batch in counted.batches():
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):

@@ -172,7 +172,8 @@ def kept_by_hand(
     assert key is not None
 
     def place(user: Any, item: tuple[Any, ...]) -> str:
-        parts = ["-" if part is None else f"{len(str(part))}:{part}" for part in (user, *item)]
+        texts = [str(part).lower() if isinstance(part, bool) else part for part in (user, *item)]
+        parts = ["-" if part is None else f"{len(str(part))}:{part}" for part in texts]
         return hashlib.md5("".join([key.hex(), ":", *parts]).encode()).hexdigest()
 
     return {user: set(sorted(items, key=lambda item: place(user, item))[:cap]) for user, items in of_user.items()}

@@ -48,6 +48,7 @@ def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
         "user-limit": request.max_items_per_user is not None
         and (request.top is None or plan.contract.max_nonzero is None),
         "rounds": plan.noise.in_rounds,
+        "totals": bool(request.total),
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),

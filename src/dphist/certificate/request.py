@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The column beside each count of a release in rounds: half the width of its interval, 95 % unless asked otherwise.
 MARGIN: Final = "margin"
+# The column after those of the item that marks totals, in a release that has some.
+TOTAL: Final = "total"
 # How an input that can be read only once is recorded: nearly always it is the result of a query.
 STREAM_INPUT: Final = "Arrow stream"
 _QUERY_INPUT: Final = re.compile(rf"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation|{STREAM_INPUT})\)?$")
@@ -62,6 +64,8 @@ class Asked:
     if TYPE_CHECKING:
         user: str
         item: str | Sequence[str]
+        total: str | Sequence[str]
+        null_items: bool
         max_items_per_user: int | None
         goal: str | None
         known: object
@@ -90,6 +94,16 @@ class Asked:
     def columns(self) -> tuple[Column, ...]:
         """The item's columns."""
         return tuple(Column.parse(text) for text in self.item)
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """The names of the item columns whose values are taken together in further rows, in the item's order."""
+        return tuple(column.name for column in self.columns if column.name in self.total)
+
+    @property
+    def item_columns(self) -> tuple[str, ...]:
+        """The item's columns in the output, with the mark of totals."""
+        return (*(column.name for column in self.columns), *([TOTAL] if self.total else []))
 
     @cached_property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -121,7 +135,7 @@ class Asked:
         return [*counts, *(aggregate.name + end for aggregate in self.aggregates for end in endings)]
 
     def output_columns(self) -> list[str]:
-        return [*(column.name for column in self.columns), *self.number_columns()]
+        return [*self.item_columns, *self.number_columns()]
 
     def check_contract(self) -> None:
         """Raise `InvalidParameter` for bounds that exclude each other."""
@@ -168,7 +182,8 @@ class Asked:
                 )
         if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
-        used = {column.name for column in self.columns}
+        self._check_totals()
+        used = set(self.item_columns)
         check_unicode(self.output_columns())
         for name in self.number_columns():
             if not name or name in used:
@@ -190,6 +205,35 @@ class Asked:
         if self.aggregates and self.offset == "none":
             raise InvalidParameter("<--sum>, <--mean> and <--vector> cannot be used with <--offset none>")
 
+    def _check_totals(self) -> None:
+        """What totals cannot be combined with."""
+        if not self.total:
+            return
+        names = [column.name for column in self.columns]
+        for name in self.total:
+            if name not in names:
+                raise InvalidParameter(
+                    f"<--total> must be one of the item columns {', '.join(map(repr, names))}, not {name!r}"
+                )
+        if len(set(self.total)) < len(self.total):
+            raise InvalidParameter("<--total> names a column twice")
+        if TOTAL in names:
+            raise InvalidParameter(
+                f"an item column cannot be called {TOTAL!r} with <--total>, which adds a column of that name: "
+                "rename the item with <--item NAME=COLUMN>"
+            )
+        if self.null_items and len(self.total) > 1:
+            raise InvalidParameter(
+                "<--null-items> can be used with one <--total> only: with several, missing items could not be "
+                "told from totals"
+            )
+        if self.lower_threshold != 1:
+            # One user may bring a count up to T, and with it up to T users into a total.
+            raise InvalidParameter(
+                "<--lower-threshold> cannot be used with <--total>: totals of data without small counts are not "
+                "covered by the guarantee"
+            )
+
 
 class Recorded(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename="kebab",
@@ -209,6 +253,7 @@ class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
     input: Source
     user: Text
     item: Annotated[Texts, Meta(min_length=1)]
+    total: Texts = ()
     where: Text | None = None
     table: Text | None = None
     query: Text | None = None
@@ -264,6 +309,7 @@ class _Counted:
     query: ClassVar[None] = None
     types: ClassVar[None] = None
     null_items: ClassVar[bool] = False
+    total: ClassVar[tuple[str, ...]] = ()
     interval: ClassVar[None] = None
     aggregates: ClassVar[tuple[Aggregate, ...]] = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dphist.certificate.guarantee import caveats_of, conditions_of
-from dphist.certificate.request import AnyRequest, SketchRequest
+from dphist.certificate.request import TOTAL, AnyRequest, SketchRequest
 from dphist.display import upper_figure
 from dphist.model import Plan
 
@@ -38,6 +38,11 @@ _CAVEATS: Final = {
         "Counts are estimates of the number of users, from everything that was measured. Margins cover the noise, "
         "what was left out and differences in taste, as far as they could be measured; of users with more than "
         "{limit} items a random {limit} count."
+    ),
+    "totals": (
+        "A row with {total} = true counts the different users of all values of {totals} together, also of values "
+        "that are not released. Users in several of its rows count once, so it is not their sum: do not add up "
+        "totals and rows. A total is one more item of each of its users."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -118,6 +123,8 @@ def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, reque
         "items": contract.items,
         "limit": limit,
         "noun": "item" if limit == 1 else "items",
+        "total": TOTAL,
+        "totals": " or of ".join(request.total) + (" (whichever is empty)" if request.total[1:] else ""),
         "nonzero": f"{contract.nonzero:.0f}",
         "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,

@@ -33,6 +33,7 @@ from dphist.certificate.proof import (
 from dphist.certificate.reading import Readback, read_release
 from dphist.certificate.request import (
     MARGIN,
+    TOTAL,
     EventsRequest,
     HistogramRequest,
     SketchRequest,
@@ -312,10 +313,10 @@ class _Examination:
                 self.problems.append("the release does not have as many items as the public list")
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
-        elif isinstance(request, EventsRequest) and _has_duplicates(
-            release.table, [column.name for column in request.columns]
-        ):
+        elif isinstance(request, EventsRequest) and _has_duplicates(release.table, list(request.item_columns)):
             self.problems.append("an item is in the release twice")
+        elif isinstance(request, EventsRequest) and not _has_marked_totals(release.table, request):
+            self.problems.append("a row is neither an item nor a total of the request")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
         return len(self.problems) == before
@@ -471,8 +472,9 @@ def _fits_rounds(plan: Plan, request: EventsRequest) -> bool:
     noise, listed = plan.rounds, request.items is not None
     if noise is None or plan.lower_threshold != 1:
         return False
-    # Users with one item are no group of their own where values are summed, or where nothing has to be found.
-    group = (noise.alone is None) == (listed or bool(noise.sums))
+    # Users with one item are no group of their own where values are summed, where nothing has to be found, or
+    # where totals make two items of one.
+    group = (noise.alone is None) == (listed or bool(noise.sums) or bool(request.total))
     gaussian = request.mechanism != "gaussian" or noise.alone is None or noise.alone.mechanism != "laplace"
     return group and gaussian and listed == (not noise.parts) == (plan.contract.max_nonzero is not None)
 
@@ -516,6 +518,21 @@ def _has_duplicates(table: pa.Table, items: list[str]) -> bool:
         distinct = pa.table([as_text(table.column(name)) for name in items], names=items)
         distinct = distinct.group_by(items, use_threads=False).aggregate([])
     return bool(distinct.num_rows < table.num_rows)
+
+
+def _has_marked_totals(table: pa.Table, request: EventsRequest) -> bool:
+    """Whether a total is marked and lacks one value that a total may lack, and no other row lacks one."""
+    if not request.total:
+        return True
+    marks = table.column(TOTAL)
+    if str(marks.type) != "bool" or marks.null_count:
+        return False
+    lacks = {column.name: table.column(column.name).is_null().to_numpy() for column in request.columns}
+    marked = marks.to_numpy()
+    of_totals = np.sum([lacks[name] for name in request.totals], axis=0)
+    if request.null_items:
+        return bool(of_totals[marked].all())
+    return bool((of_totals == marked).all() and (np.sum([*lacks.values()], axis=0) == marked).all())
 
 
 def _finite_column(table: pa.Table, name: str, kind: str) -> Numbers | None:

@@ -273,7 +273,7 @@ def audit(
 
 @app.command()
 @takes(
-    "epsilon", "delta", "user", "item", "table", "query", "where", "input_format", "null_items",
+    "epsilon", "delta", "user", "item", "total", "table", "query", "where", "input_format", "null_items",
     required=("epsilon", "delta"),
 )  # fmt: skip
 def simulate(

@@ -226,20 +226,21 @@ class DuckDBSession:
             lambda: open_rows(self.connection, events, EVENTS, probe, summed=summed)
         )
         if listed is not None:
-            listed = replace(listed, null_items=events.null_items)
-            self.make_list(listed, partial(sql.public_list, types=rows.types()[1:]), probe)
+            listed = replace(listed, null_items=events.null_items, totals=events.totals)
+            kinds = [*rows.types()[1:], *([sql.MARK] if events.totals else [])]
+            self.make_list(listed, partial(sql.public_list, types=kinds), probe)
         pairs = Pairs(events, rows, None if listed is None else LISTED, task.values)
         self.readers = opened.readers
         return pairs, what
 
-    def make_list(self, listed: Events, query: Callable[[Relation, bool], str], probe: bool = False) -> None:
+    def make_list(self, listed: Events, query: Callable[[Relation, Events], str], probe: bool = False) -> None:
         """Create the table of a public list from a query over its rows."""
         listed = with_stream(listed)
         self.streams[PUBLIC] = listed.source
         rows, opened, what = self._wait_for(
             lambda: open_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )
-        statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows, listed.null_items)}"
+        statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows, listed)}"
         self.readers = opened.readers
         if not probe:
             self.execute(statement, f"{what} (the public items)")

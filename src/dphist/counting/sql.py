@@ -232,20 +232,57 @@ def portable_order(key: bytes, items: list[str]) -> str:
     return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
 
 
-def public_entries(rows: Relation, null_items: bool) -> str:
-    """The query of the distinct entries p0, p1, ... of a public list."""
+# The type of the column that marks totals.
+MARK: Final = "BOOLEAN"
+
+
+def total_columns(events: Events, keys: Sequence[str]) -> list[str]:
+    """The item columns of each pair and of the totals that follow from it, and their mark.
+
+    In the SQL of DuckDB and Spark, from rows that are repeated with `made` from 0, for the pair itself, to the
+    number of totals: a total has no value in its column. A row depends on nothing but the one that it is made of.
+    """
+    number = {place: made for made, place in enumerate(events.totalled, start=1)}
+    values = [
+        f"CASE WHEN made = {number[k]} THEN NULL ELSE {key} END AS {key}" if k in number else key
+        for k, key in enumerate(keys)
+    ]
+    return [*values, f"made > 0 AS i{len(keys)}"]
+
+
+def numbers_of_made(events: Events) -> str:
+    """The values of `made` for `total_columns`."""
+    return ", ".join(map(str, range(1 + len(events.totals))))
+
+
+def public_entries(rows: Relation, listed: Events) -> str:
+    """The query of the distinct entries p0, p1, ... of a public list.
+
+    With totals, the last column is their mark, and an entry is left out if it can be neither an item nor a total.
+    """
     entries = [f"p{k}" for k in range(len(rows.values))]
-    return f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
+    if not listed.totals:
+        return f"SELECT DISTINCT * FROM ({rows.select(entries, [] if listed.null_items else entries)})"
+    *items, mark = entries
+    columns = f"{', '.join(items)}, TRY_CAST({mark} AS {MARK}) AS {mark}"
+    empty = [f"CAST({item} IS NULL AS INT)" for item in items]
+    of_totals = " + ".join(empty[place] for place in listed.totalled)
+    if listed.null_items:
+        possible = f"CASE WHEN {mark} THEN {of_totals} = 1 ELSE NOT {mark} END"
+    else:
+        possible = f"{' + '.join(empty)} = CAST({mark} AS INT) AND {of_totals} = CAST({mark} AS INT)"
+    return f"SELECT DISTINCT * FROM (SELECT {columns} FROM ({rows.select(entries, [])})) WHERE {possible}"
 
 
-def public_list(rows: Relation, null_items: bool, types: list[str]) -> str:
+def public_list(rows: Relation, listed: Events, types: list[str]) -> str:
     """The query of a public list: entries p0, ..., their keys k0, ... in the input's types, and `matched`.
 
     An entry that is not a value of the input's type does not match. Of several spellings of one value ('7' and
     '007' for a number) only the canonical one matches: otherwise a user would count twice.
     """
     entries, keys = [f"p{k}" for k in range(len(types))], [f"k{k}" for k in range(len(types))]
-    columns = list(zip(entries, keys, rows.types(), types, strict=True))
+    own_types = [*rows.types()[:-1], MARK] if listed.totals else rows.types()
+    columns = list(zip(entries, keys, own_types, types, strict=True))
     cast = [
         f"{normalize(as_text(entry, own) if kind == 'VARCHAR' else f'TRY_CAST({entry} AS {kind})', kind)} AS {key}"
         for entry, key, own, kind in columns
@@ -257,7 +294,7 @@ def public_list(rows: Relation, null_items: bool, types: list[str]) -> str:
     order = [f"(CAST({k} AS VARCHAR) IS DISTINCT FROM CAST({p} AS VARCHAR))" for p, k, *_ in columns] + entries
     first = f"row_number() OVER (PARTITION BY possible, {', '.join(keys)} ORDER BY {', '.join(order)}) = 1"
     matching = ", ".join(f"CASE WHEN matched THEN {key} END AS {key}" for key in keys)
-    with_keys = f"SELECT *, {', '.join(cast)} FROM ({public_entries(rows, null_items)})"
+    with_keys = f"SELECT *, {', '.join(cast)} FROM ({public_entries(rows, listed)})"
     tested = f"SELECT *, coalesce({' AND '.join(same)}, FALSE) AS possible FROM ({with_keys})"
     return (
         f"SELECT {', '.join(entries)}, {matching}, matched FROM "
@@ -390,16 +427,21 @@ class Pairs:
 
     @property
     def items(self) -> list[str]:
-        return [f"i{k}" for k in range(len(self.events.items))]
+        return [f"i{k}" for k in range(len(self.events.items) + bool(self.events.totals))]
 
     @property
     def equal(self) -> str:
-        return "IS NOT DISTINCT FROM" if self.events.null_items else "="
+        return "IS NOT DISTINCT FROM" if self.events.can_be_null else "="
 
     def with_repeats(self) -> str:
         """The query of all pairs, including repeated ones."""
-        columns = ["u", *self.items]
-        source = self.rows.select(columns, ["u"] if self.events.null_items else columns)
+        events = self.events
+        keys = [f"i{k}" for k in range(len(events.items))]
+        source = self.rows.select(["u", *keys], ["u"] if events.null_items else ["u", *keys])
+        if events.totals:
+            numbers = [f"x{k}" for k in range(len(self.rows.numbers))]
+            made = f"SELECT *, unnest([{numbers_of_made(events)}]) AS made FROM ({source})"
+            source = f"SELECT {', '.join(['u', *total_columns(events, keys), *numbers])} FROM ({made})"
         if self.listed is None:
             return source
         match = " AND ".join(f"e.{item} {self.equal} l.k{k}" for k, item in enumerate(self.items))

@@ -64,6 +64,10 @@ class Events:
     database, `where` is an SQL condition, and `file_format` is for names without a known ending. `as_text` reads
     every column as text, cell by cell, whatever its type. Rows without a user are dropped; so are rows without an
     item unless `null_items` is set. Values longer than `LONGEST_VALUE` are missing.
+
+    `totals` are names of item columns. For each of them, every row is there once more without its value, marked as
+    a total in one more column of truth values after those of the items. In a list of items, whose columns include
+    the mark, `totals` say which of them may be empty.
     """
 
     # Hidden: an address may contain a password, and a frame contains the data.
@@ -76,6 +80,7 @@ class Events:
     file_format: str | None = None
     null_items: bool = False
     as_text: bool = False
+    totals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not self.user:
@@ -87,6 +92,16 @@ class Events:
             raise InvalidParameter(f"the item columns must have different names, not {names!r}")
         if self.table is not None and self.query is not None:
             raise InvalidParameter("give a table or a query, not both")
+
+    @property
+    def totalled(self) -> list[int]:
+        """The places of the columns with totals."""
+        return [place for place, column in enumerate(self.items) if column.name in self.totals]
+
+    @property
+    def can_be_null(self) -> bool:
+        """Whether a column of an item can be NULL: in a total, or in an item with a missing value."""
+        return self.null_items or bool(self.totals)
 
 
 # A user's sum leaves an engine as a number of steps above the lower bound; half the range is at most this many.

@@ -7,7 +7,7 @@ has is found, such that the threshold of the last round is least.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -90,6 +90,7 @@ def plan_rounds(
     goal: str = "accuracy",
     public_items: int | None = None,
     gaussian: bool = False,
+    alone: bool = True,
     sums: Sequence[tuple[object, ...]] = (),
     weights: Sequence[float] | None = None,
 ) -> Plan:
@@ -97,7 +98,8 @@ def plan_rounds(
 
     `goal` is `accuracy` of the counts, or as many `keys` as possible. With `public_items`, the length of a public
     list, there is nothing to discover: all of the budget goes to sizes and measurement. `gaussian` gives users
-    with one item Gaussian noise in place of Laplace noise. `sums` and `weights` are those of `plan`; the weights
+    with one item Gaussian noise in place of Laplace noise; without `alone` they are no group of their own: with
+    totals nobody has one item. `sums` and `weights` are those of `plan`; the weights
     are shares of the measurement.
 
     >>> from dphist.planning.rounds import plan_rounds
@@ -111,7 +113,12 @@ def plan_rounds(
     if public_items is not None:
         public_items, parts = positive_count("<--public-items>", public_items), PARTS_OF_LIST
     bounds = tuple(check_bounds(*one) for one in sums)
-    return _plan(budget, parts, public_items or 0, gaussian, bounds, None if weights is None else tuple(weights))
+    group = (_gaussian_alone if gaussian else _laplace_alone) if alone and not bounds else None
+    return _plan(budget, parts, public_items or 0, group, bounds, None if weights is None else tuple(weights))
+
+
+# The noise for users with one item, for a budget, a lattice and the part of delta that others need.
+_NoiseOfOne = Callable[[Budget, int, float], LaplaceNoise | LatticeNoise]
 
 
 @lru_cache(maxsize=128)
@@ -119,7 +126,7 @@ def _plan(
     budget: Budget,
     parts: Parts,
     listed: int,
-    gaussian: bool,
+    group: _NoiseOfOne | None,
     bounds: tuple[Bounds, ...],
     weights: tuple[float, ...] | None,
 ) -> Plan:
@@ -129,10 +136,9 @@ def _plan(
         parts = replace(parts, measure=counts, sums=tuple(counts * extra for extra in shares.extras))
     search = _Search(budget, parts, listed)
     noise = search.noise(bounds)
-    if parts.rounds and not bounds:
+    if parts.rounds and group is not None:
         without = event_of_rounds(noise).without_weight
-        make = _gaussian_alone if gaussian else _laplace_alone
-        noise = replace(noise, alone=make(budget, noise.lattice, without))
+        noise = replace(noise, alone=group(budget, noise.lattice, without))
     noise, certificate = _certified(noise, budget)
     return Plan(budget, noise.contract, noise, "exact", certificate, verdict_of(budget).warnings)
 

@@ -376,7 +376,7 @@ class Job:
 
     @property
     def names(self) -> Names:
-        return Names(tuple(column.name for column in self.request.columns), self.request.count_name)
+        return Names(self.request.item_columns, self.request.count_name)
 
     @property
     def columns(self) -> Columns:

@@ -62,7 +62,7 @@ _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", r
 _PATHS: Final = {"input", "items", "known"}
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 _LITERAL: Final = {
-    "user", "item", "where", "query", "table", "sum", "mean", "vector", "count_name", "output_table",
+    "user", "item", "total", "where", "query", "table", "sum", "mean", "vector", "count_name", "output_table",
 }  # fmt: skip
 
 
@@ -110,6 +110,11 @@ class Request(Asked):
     item: Annotated[str | Sequence[str], _input("COLUMN",
         "Column to count. Repeat it for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an "
         "SQL expression of one row.")]
+    total: Annotated[str | Sequence[str], _input("COLUMN",
+        "Add totals over this item column: for each value of the other item columns, a row with the number of "
+        "different users of all its values together. Its column COLUMN is empty, and the column total is true. "
+        "May be repeated, each for itself. Totals are items like others: they share the user's weight, and count "
+        "for <--max-items-per-user>, <--top> and <--max-nonzero>.")] = ()
     where: Annotated[str | None, _input("SQL", "Count only events that satisfy this condition.")] = None
     table: Annotated[str | None, _input("NAME", "Table of the input database.")] = None
     query: Annotated[str | None, _input("SQL",
@@ -325,16 +330,20 @@ class Request(Asked):
     def events(self) -> Events:
         return Events(
             self.input, self.user, self.columns, self.table, self.query, self.where, self.input_format,
-            self.null_items, as_text=self.types == "text",
+            self.null_items, as_text=self.types == "text", totals=self.totals,
         )  # fmt: skip
 
     def listed_items(self) -> Events | None:
         """The public list of items, or the items that are public already, with the names of the output."""
         source = self.known if self.items is None else self.items
-        columns = tuple(Column(column.name, column.name) for column in self.columns)
+        columns = tuple(Column(name, name) for name in self.item_columns)
         # A list has no users, and any of its columns can stand in for them.
         user = columns[0].name
-        return None if source is None else Events(source, user, columns, null_items=self.null_items)
+        return (
+            None
+            if source is None
+            else Events(source, user, columns, null_items=self.null_items, totals=self.totals)
+        )
 
     def to_dict(self, *, everything: bool = False) -> JsonObject:
         """JSON by flag names, for the certificate: without defaults, without passwords and without folders.

@@ -26,7 +26,7 @@ from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
 from dphist.certificate.statement import now, statement_of
 from dphist.counting.columns import arrow_numbers, is_series, take_rows
 from dphist.counting.task import origins
-from dphist.display import html_grid, html_table, printable, shorten, text_grid
+from dphist.display import ALL, html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan, Proof
@@ -307,10 +307,15 @@ class Release:
             private=self.private, findings=self.findings, margins=self.added.get(MARGIN),
         )  # fmt: skip
 
-    def _texts(self, column: ArrowArray, where: NDArray[np.int64]) -> list[str]:
-        """The beginnings of values as printable text, without control characters."""
+    def _texts(self, column: ArrowArray, where: NDArray[np.int64], *, totals: bool = False) -> list[str]:
+        """The beginnings of values as printable text, without control characters.
+
+        With `totals`, a missing value of a total is all of them.
+        """
+        marked = take_rows(self.columns[-1], where).to_pylist() if totals else [False] * where.size
         try:
-            values = [str(value) for value in take_rows(column, where).to_pylist()]
+            found = zip(take_rows(column, where).to_pylist(), marked, strict=True)
+            values = [ALL if value is None and total else str(value) for value, total in found]
         except (OverflowError, ValueError):  # a time outside the range of Python's
             values = ["?"] * where.size
         return [shorten(printable(value)) for value in values]
@@ -318,7 +323,8 @@ class Release:
     def _first_rows(self) -> list[tuple[str, ...]]:
         """The header and the first rows as text, with only as many digits as the noise leaves meaningful."""
         where = np.arange(min(self.counts.size, ROWS_SHOWN), dtype=np.int64)
-        texts = [self._texts(column, where) for column in self.columns]
+        named = zip(self.names.items, self.columns, strict=True)
+        texts = [self._texts(column, where, totals=name in self.request.total) for name, column in named]
         shown = {self.names.count: self.counts, **self.added}
         digits = column_digits(self.plan, self.request, self.counts, shown)
         numbers = [[f"{n:z,.{digits[name]}f}" for n in column[where]] for name, column in shown.items()]

@@ -232,7 +232,7 @@ def _plan_rounds(request: Request, public_items: int | None) -> Plan:
     gaussian = request.mechanism == "gaussian" or (account is not None and composes_gaussian(account))
     plan = plan_rounds(
         Budget(request.epsilon, request.delta), goal=request.goal or "accuracy", public_items=public_items,
-        gaussian=gaussian,
+        gaussian=gaussian, alone=not request.total,
         sums=request.bounds, weights=request.weights or None,
     )  # fmt: skip
     check_drawing_of_rounds(plan)

@@ -581,7 +581,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
     assert isinstance(stated, Certificate)
     # Certified again, because the file may be forged.
     plan = plan_of(stated.plan)
-    items = tuple(column.name for column in request.columns)
+    items = request.item_columns
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)
     _, signed_by, _ = examine_signature(document, signed_bytes(document), CERTIFICATE_DOMAIN, None)

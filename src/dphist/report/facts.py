@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
@@ -17,11 +17,11 @@ from dphist.accounting.profile import certified_delta
 from dphist.certificate.numbers import half_width, rounding_step
 from dphist.certificate.proof import is_difference, is_perhaps_reduced, plan_of
 from dphist.certificate.reading import match_values, read_certificate
-from dphist.certificate.request import MARGIN, AnyRequest, SketchRequest, count_column
+from dphist.certificate.request import MARGIN, TOTAL, AnyRequest, SketchRequest, count_column
 from dphist.certificate.schema import Counts, Findings, Statement, decode
 from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
-from dphist.display import printable
+from dphist.display import ALL, printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.model import Plan, RoundsNoise
 from dphist.planning.utility import count_noise
@@ -40,7 +40,7 @@ CountsKind = Literal["users", "estimates", "differences", "perhaps_reduced", "sk
 # Kinds of counts for which a report computes intervals if the release has none.
 WITH_INTERVALS: Final = ("users", "sketch")
 # Items that could be mistaken for another are quoted.
-_QUOTED: Final = re.compile(r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$')
+_QUOTED: Final = re.compile(r'^"*\((?:missing|empty|all)\)"*$|^[ \u3000]|[ \u3000]$')
 # Invisible characters: control characters, line ends, odd spaces, direction marks and others that Unicode lets
 # readers ignore. Two items that differ only in these would look the same.
 _UNSEEN: Final = (
@@ -161,7 +161,7 @@ class ReleasedRows:
 def label_item(item: str) -> str:
     """An item or a name as people see it: invisible characters are spelled out as in Python.
 
-    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item.
+    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item or a total.
     """
     text = _INVISIBLE.sub(lambda match: match[0] if match[1] else ascii(match[0])[1:-1], item)
     return f'"{text}"' if _QUOTED.search(item) else text
@@ -182,6 +182,8 @@ def rows_of(table: pa.Table, plan: Plan, request: AnyRequest, decimals: int | No
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
     labels = tuple(_text_column(title, ordered.column(title)) for title in table.column_names[:place])
+    if request.total:
+        labels = _with_totals(labels[:-1], ordered.column(TOTAL), request.total)
     columns = []
     # The intervals of the release, or else those of its noise. Margins say the same as the intervals of counts.
     width: float | None = None
@@ -234,6 +236,19 @@ def _text_column(name: str, column: ArrowColumn) -> TextColumn:
     )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
     return TextColumn(_printable(name), tuple(texts), is_number)
+
+
+def _with_totals(
+    labels: tuple[TextColumn, ...], marks: ArrowColumn, totals: Sequence[str]
+) -> tuple[TextColumn, ...]:
+    """The columns of items, in which totals have the text `ALL`; the mark is then of no more use."""
+    marked, names = marks.to_pylist(), {_printable(name) for name in totals}
+
+    def shown(label: TextColumn) -> TextColumn:
+        texts = zip(label.values, marked, strict=True)
+        return replace(label, values=tuple(ALL if text is None and total else text for text, total in texts))
+
+    return tuple(shown(label) if label.name in names else label for label in labels)
 
 
 def _printable(name: str) -> str:

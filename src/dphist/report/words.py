@@ -34,7 +34,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]], int]
 
 # Caveats about the numbers, not about privacy.
 _LIMITS: Final = (
-    "user-limit", "rounds", "max-nonzero", "differences", "perhaps-reduced", "reduced", "sketch",
+    "user-limit", "rounds", "totals", "max-nonzero", "differences", "perhaps-reduced", "reduced", "sketch",
     "sketch-with-offset", "clamped-sums", "selected-sums", "shared-noise",
 )  # fmt: skip
 BETWEEN: Final = (
@@ -176,7 +176,7 @@ _COUNTS: Final = {
 
 def count_words(facts: Facts) -> CountWords:
     plan, lower = facts.plan, facts.request.lower_threshold
-    what, limited = ", ".join(facts.rows.items), facts.summary.limit_leaves_out
+    what, limited = _items_in_words(facts), facts.summary.limit_leaves_out
     # With a lower threshold, at least `lower - 1` is subtracted.
     least = f" (or {lower - 1:,} users, if that is more)" if lower > 1 else ""
     values = {
@@ -188,6 +188,11 @@ def count_words(facts: Facts) -> CountWords:
         "way": "above" if plan.releases_offset else "below",
     }
     return CountWords(*(text.format(**values) for text in _COUNTS[facts.kind]))
+
+
+def _items_in_words(facts: Facts) -> str:
+    totals = f", with totals over {join_words(facts.request.total)}" if facts.request.total else ""
+    return ", ".join(facts.rows.items) + totals
 
 
 def _also_released(facts: Facts) -> str:
@@ -222,7 +227,7 @@ def _lead(facts: Facts) -> str:
 def _about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
     stated, request, also = facts.stated, facts.request, _also_released(facts)
-    about = {"counted": f"users per {', '.join(facts.rows.items)}{f', with {also}' if also else ''}"}
+    about = {"counted": f"users per {_items_in_words(facts)}{f', with {also}' if also else ''}"}
     if facts.kind not in ("users", "estimates"):
         about["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
     if isinstance(request, SketchRequest):

@@ -24,12 +24,15 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.sql import (
     COUNT,
     ITEMS,
+    MARK,
     clip_vectors,
     fine_steps,
+    numbers_of_made,
     own_sums,
     portable_order,
     require_columns,
     sum_names,
+    total_columns,
 )
 from dphist.counting.task import (
     FINE_LIMIT,
@@ -181,7 +184,10 @@ def check_executors(session: SparkSession) -> None:
 def pairs_of(
     session: SparkSession, events: Events, *, values: tuple[Value, ...] = (), probe: bool = False
 ) -> tuple[DataFrame, list[str], str]:
-    """Users u, items i0, i1, ... and values in fine steps f0, f1, ...; the items' types; the input's name."""
+    """Users u, items i0, i1, ... and values in fine steps f0, f1, ...; the items' types; the input's name.
+
+    With totals, the last item column is their mark.
+    """
     summed = list(dict.fromkeys(value.column for value in values))
     rows, what = read_rows(session, events, summed, probe=probe)
     names = [events.user, *(column.source for column in events.items), *summed]
@@ -194,10 +200,15 @@ def pairs_of(
     pairs = rows.select(*chosen)
     for key in ["u"] if events.null_items else keys:  # `na.drop` would drop NaN too
         pairs = pairs.where(pairs[key].isNotNull())
+    kinds, sums = [kind for _, kind in counted[1:]], [f"f{k}" for k in range(len(values))]
     if values:
         fine = [f"{fine_steps(f'x{summed.index(v.column)}', v)} AS f{k}" for k, v in enumerate(values)]
         pairs = pairs.selectExpr(*keys, *fine)
-    return pairs, [kind for _, kind in counted[1:]], what
+    if events.totals:
+        made = pairs.selectExpr("*", f"explode(array({numbers_of_made(events)})) AS made")
+        pairs = made.selectExpr("u", *total_columns(events, keys[1:]), *sums)
+        kinds.append(MARK)
+    return pairs, kinds, what
 
 
 def listed_pairs(
@@ -211,7 +222,8 @@ def listed_pairs(
     items = [f"i{k}" for k in range(len(kinds))]
     if task.public_items is None:
         return pairs, items, None, what
-    table = DuckDBEngine().public_table(bring_here(task.public_items), kinds, task.events.null_items)
+    listed = replace(bring_here(task.public_items), totals=task.events.totals)
+    table = DuckDBEngine().public_table(listed, kinds, task.events.null_items)
     # Numbered, because Spark truncates times to microseconds, which may make different entries equal.
     numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
     entries = arrow_frame(session, numbered)

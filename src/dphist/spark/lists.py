@@ -129,7 +129,7 @@ class SparkRounds(Secret):
     def joined(self, left: DataFrame, right: DataFrame, how: str, hint: str, *more: str) -> DataFrame:
         """Rows of two frames with the same item (and the same values in `more`)."""
         renamed = right.toDF(*(f"k_{name}" if name in (*self.items, *more) else name for name in right.columns))
-        same = [_same(name, self.task.events.null_items and name in self.items) for name in (*more, *self.items)]
+        same = [_same(name, self.task.events.can_be_null and name in self.items) for name in (*more, *self.items)]
         both = left.join(renamed.hint(hint), all_of(same), how)
         return both.drop(*(f"k_{name}" for name in (*self.items, *more)))
 
