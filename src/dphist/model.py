@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, final, get_args
 
 from dphist.aliases import JsonObject
 from dphist.display import Listing
@@ -368,6 +368,7 @@ class LatticeNoise(_Family):
         }
 
 
+@final
 @dataclass(frozen=True)
 class PublicNoise(LatticeNoise):
     """Discrete noise for a public list of items: all items are released, without a threshold."""
@@ -396,6 +397,7 @@ class PublicNoise(LatticeNoise):
         return {**super().to_dict(), "tau": None, "threshold": None, "tau_steps": None}
 
 
+@final
 @dataclass(frozen=True)
 class LaplaceNoise(_Family):
     """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
@@ -453,6 +455,7 @@ _COARSEST_ROUNDS: Final = 64
 _LARGEST_WHOLE: Final = 1 << 53
 
 
+@final
 @dataclass(frozen=True)
 class RoundsNoise(_Family):
     """Discrete noise of rounds of discovery, of the sizes and of the measurement, in whole steps of 1/lattice.

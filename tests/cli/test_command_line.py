@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -212,7 +213,7 @@ def test_no_arguments_show_the_help(tmp_path: Path) -> None:
 
 # Early errors.
 
-EARLY: list[tuple[list[str], int, str]] = [
+UNPLANNED: list[tuple[list[str], int, str]] = [
     (["release", "none.csv", *FLAGS, "-o", "x.csv"], 2, "none.csv"),
     (["release", "log.csv", *FLAGS, "-o", "x.csv"], 2, "did you mean 'user_id'?"),
     (["release", "events.parquet", *FLAGS, "-o", "log.csv"], 1, "log.csv"),
@@ -222,6 +223,8 @@ EARLY: list[tuple[list[str], int, str]] = [
         2,
         "none.db",
     ),
+]
+LIGHT: list[tuple[list[str], int, str]] = [
     (["release", "log.csv"], 2, "missing: --user"),
     (["verify", "none.csv"], 2, "none.csv"),
     (["report", "none.csv"], 2, "none.csv"),
@@ -242,15 +245,33 @@ for words in json.loads(sys.argv[1]):
             heavy = {'scipy', 'flint', 'numba', 'dphist.planning.planner'} & set(sys.modules)
             print(json.dumps([message.getvalue(), end.code, sorted(heavy)]))
 """
+# Planning, which takes a second, ends the process instead.
+WITHOUT_PLANS = """
+import sys
+from dphist.releasing import run
+run.make_plan = run.plan_rounds = lambda **_: sys.exit(99)
+"""
+
+
+def early_errors(folder: Path, script: str, cases: list[tuple[list[str], int, str]]) -> Iterator[list[str]]:
+    """Check the errors of these command lines, and yield the heavy imports of each."""
+    command_line = [sys.executable, "-c", script, json.dumps([words for words, _, _ in cases])]
+    done = subprocess.run(command_line, cwd=folder, capture_output=True, text=True, check=True)
+    for (words, code, sentence), line in zip(cases, done.stdout.splitlines(), strict=True):
+        message, ended, heavy = json.loads(line)
+        assert ended == code, (words, message)
+        assert sentence in message
+        yield heavy
+
+
+def test_mistakes_are_reported_before_planning(folder: Path) -> None:
+    assert len(list(early_errors(folder, WITHOUT_PLANS + SCRIPT, UNPLANNED))) == len(UNPLANNED)
+    planned = [(["release", "events.parquet", *FLAGS, "-o", "x.csv"], 99, "")]
+    assert len(list(early_errors(folder, WITHOUT_PLANS + SCRIPT, planned))) == 1
 
 
 def test_mistakes_are_reported_before_heavy_imports(folder: Path) -> None:
-    command_line = [sys.executable, "-c", SCRIPT, json.dumps([words for words, _, _ in EARLY])]
-    done = subprocess.run(command_line, cwd=folder, capture_output=True, text=True, check=True)
-    for (words, code, sentence), line in zip(EARLY, done.stdout.splitlines(), strict=True):
-        message, ended, heavy = json.loads(line)
-        assert (ended, heavy) == (code, []), (words, message)
-        assert sentence in message
+    assert list(early_errors(folder, SCRIPT, LIGHT)) == [[]] * len(LIGHT)
 
 
 # Flags in the shell, keyword arguments in Python.

@@ -108,7 +108,7 @@ def test_changed_counts_sealed_again(tmp_path: Path, keys: Path) -> None:
     path = tmp_path / "q.csv"
     write(path, keys / "own")
     header, _, *rest = path.read_text().splitlines(keepends=True)
-    path.write_text(header + '"tea",90000.0\n' + "".join(rest))
+    path.write_text(header + '"tea",90000\n' + "".join(rest))
 
     def changed(document: dict[str, Any]) -> None:
         document["output"]["sha256"] = sha256(path.read_bytes()).hexdigest()

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 import dphist
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.errors import InvalidParameter
+from dphist.releasing import run
 from dphist.sampling import Rng, SecureRng, SeededRng
-from dphist.sampling import rng as tap_module
+from dphist.sampling import rng as module
 
 Words = NDArray[np.uint64]
 
@@ -160,7 +161,7 @@ def test_wiping_drops_the_keys() -> None:
 
 
 def test_new_key_after_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap_module, "_BYTES_PER_KEY", 1 << 17)
+    monkeypatch.setattr(module, "_BYTES_PER_KEY", 1 << 17)
     rng = SecureRng()
     # Kept alive, as a new encryptor could reuse the id of a deleted one.
     encryptors = []
@@ -241,8 +242,8 @@ def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: p
     """Whoever could guess the key would know which items of a user are counted."""
     made, keys = list[bytes](), list[bytes]()
 
-    class Recorded(tap_module.SecureRng):
-        def words(self, n: int, /) -> tap_module.Words:
+    class Recorded(module.SecureRng):
+        def words(self, n: int, /) -> module.Words:
             words = super().words(n)
             made.append(words.tobytes())
             return words
@@ -254,7 +255,7 @@ def test_each_release_chooses_the_items_of_users_with_a_fresh_key(monkeypatch: p
 
         return counted
 
-    monkeypatch.setattr(tap_module, "SecureRng", Recorded)
+    monkeypatch.setattr(run, "SecureRng", Recorded)
     for name in ("count", "rounds"):
         monkeypatch.setattr(DuckDBEngine, name, recorded(getattr(DuckDBEngine, name)))
     for limit in (1, 1, None, None):

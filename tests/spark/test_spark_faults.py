@@ -54,7 +54,7 @@ OnExecutors = Callable[[DataFrame, OnBatches, StructType | str], DataFrame]
 Go = Callable[[int], bool]
 
 
-class RepeatedTap(SeededRng):
+class RepeatedRng(SeededRng):
     """A seed that claims to be secret, so that private releases can be compared."""
 
     private = True  # type: ignore[misc]
@@ -171,7 +171,7 @@ def asked(spark: SparkSession, hold: OnBatches | None = None) -> DataFrame:
 
 def released(frame: DataFrame, **options: Any) -> Rows:
     """Private releases whose noise is that of the seed."""
-    with mock.patch("dphist.sampling.rng.SecureRng", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.releasing.run.SecureRng", return_value=RepeatedRng(SEED)):
         result = dphist.release(frame, **{**ASKED, **options})
     rows = sorted(tuple(row) for row in result.to_spark().collect())
     assert result.private

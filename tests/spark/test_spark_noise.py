@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from test_spark_faults import SEED, RepeatedTap
+from test_spark_faults import SEED, RepeatedRng
 
 import dphist
 import oracles_keyed as oracle
@@ -118,7 +118,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     frame = spark.createDataFrame([(counts[item], *item) for item in items], f"n long, {schema}")
     rows = frame.withColumn("user", sql.explode(sql.sequence(sql.lit(1), "n"))).drop("n")
     # Not fresh noise, whose shared draw is zero once in 250 times.
-    with mock.patch("dphist.sampling.rng.SecureRng", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.releasing.run.SecureRng", return_value=RepeatedRng(SEED)):
         found, noise = release_and_noise(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.session

@@ -76,16 +76,16 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.
     """
-    return _renyi(plan.noise, plan)
+    return renyi_of_noise(plan.noise, plan)
 
 
 @singledispatch
-def _renyi(noise: AnyNoise, _plan: Plan) -> RenyiCurve:
+def renyi_of_noise(noise: AnyNoise, _plan: Plan) -> RenyiCurve:
     raise TypeError(noise)
 
 
-@_renyi.register(Noise)
-@_renyi.register(LatticeNoise)
+@renyi_of_noise.register(Noise)
+@renyi_of_noise.register(LatticeNoise)
 def _renyi_of_gaussian(noise: Noise | LatticeNoise, plan: Plan) -> RenyiCurve:
     delta = event_of_plan(plan)
     slope = fraction_up(squared_sensitivity(noise, plan.contract) / 2)
@@ -93,14 +93,14 @@ def _renyi_of_gaussian(noise: Noise | LatticeNoise, plan: Plan) -> RenyiCurve:
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
 
 
-@_renyi.register(LaplaceNoise)
+@renyi_of_noise.register(LaplaceNoise)
 def _renyi_of_laplace(noise: LaplaceNoise, plan: Plan) -> RenyiCurve:
     items = plan.contract.items
     slope = fraction_up(Fraction(items) / (2 * noise.scale**2))
     return RenyiCurve(slope, event_of_plan(plan), pure_epsilon=fraction_up(1 / noise.scale), pure_items=items)
 
 
-@_renyi.register(RoundsNoise)
+@renyi_of_noise.register(RoundsNoise)
 def _renyi_of_rounds(noise: RoundsNoise, _plan: Plan) -> RenyiCurve:
     cost = gaussian_cost_of_rounds(noise)
     moved = cost.squared / 2

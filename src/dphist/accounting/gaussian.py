@@ -25,20 +25,20 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     Guarantee: an upper bound of the squared move, and of the events, by the exact rationals of the plan.
     Source: docs/theory/accounting.md.
     """
-    return _cost(plan.noise, plan)
+    return cost_of_noise(plan.noise, plan)
 
 
 @singledispatch
-def _cost(noise: AnyNoise, _plan: Plan) -> GaussianCost:
+def cost_of_noise(noise: AnyNoise, _plan: Plan) -> GaussianCost:
     raise TypeError(noise)
 
 
-@_cost.register(Noise)
+@cost_of_noise.register(Noise)
 def _of_continuous(noise: Noise, plan: Plan) -> GaussianCost:
     return GaussianCost(squared_sensitivity(noise, plan.contract), event_of_plan(plan))
 
 
-@_cost.register(LaplaceNoise)
+@cost_of_noise.register(LaplaceNoise)
 def _of_laplace(noise: LaplaceNoise, plan: Plan) -> GaussianCost:
     return GaussianCost(squared_move_of_laplace(noise.scale, plan.contract.items), event_of_plan(plan))
 
@@ -48,14 +48,14 @@ def squared_move_of_laplace(scale: Fraction, items: int) -> Fraction:
     return min(items * squared_move_of_pure(1 / scale), squared_move_of_pure(items / scale))
 
 
-@_cost.register(RoundsNoise)
+@cost_of_noise.register(RoundsNoise)
 def _of_rounds(noise: RoundsNoise, _plan: Plan) -> GaussianCost:
     cost = gaussian_cost_of_rounds(noise)
     draws = (noise.most_items + noise.listed + 1) * (noise.rounds + 2 + sum(one.columns for one in noise.sums))
     return GaussianCost(cost.squared, _with_rounding(cost.event, draws, Fraction(ROUNDING)))
 
 
-@_cost.register(LatticeNoise)
+@cost_of_noise.register(LatticeNoise)
 def _of_lattice(noise: LatticeNoise, plan: Plan) -> GaussianCost:
     """The part of the least variance that counts as rounding is whole, and its loss negligible beside `delta`.
 

@@ -17,9 +17,10 @@ DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 CERTIFICATE: Final = ".certificate.json"
 # In a folder of Parquet files.
 FOLDER_CERTIFICATE: Final = "_certificate.json"
+_WRITTEN: Final = ("parquet", "csv", "tsv", "jsonl", "arrow", "duckdb", "sqlite", "db")
 # The endings of outputs.
 ENDINGS: Final = {
-    **{ending: kind for ending, kind in FORMATS.items() if kind != "json"},
+    **{ending: kind for ending, kind in FORMATS.items() if kind in _WRITTEN},
     ".db": "sqlite",
     **{f"{ending}.gz": f"{FORMATS[ending]}.gz" for ending in (".csv", ".tsv", ".jsonl", ".ndjson")},
 }

@@ -200,7 +200,7 @@ def file_source(connection: DuckDBPyConnection, files: list[str], kind: str, lab
     if kind == "parquet":
         footers = {path: parquet_header(path) for path in files}
         return grouped_source(connection, what, footers, read_parquet)
-    return arrow_source(what, files).as_source(connection, label, probe)
+    return arrow_file_source(what, files).as_source(connection, label, probe)
 
 
 HIVE: Final = "hive_types_autocast=false"
@@ -317,7 +317,7 @@ def parquet_header(path: str) -> tuple[tuple[str, str], ...]:
     return columns
 
 
-def arrow_source(what: str, files: list[str]) -> ArrowSource:
+def arrow_file_source(what: str, files: list[str]) -> ArrowSource:
     """Arrow files and streams, one batch at a time: DuckDB's limit does not cover Arrow's memory."""
 
     def schema_of(path: str) -> pa.Schema:
