@@ -210,8 +210,8 @@ def test_the_command_and_a_run_that_is_repeated(folder: Path) -> None:
 def test_margins_of_totals_hold_the_truth() -> None:
     """40 releases with six totals each, whose errors are related.
 
-    A total is off by more than its margin with a probability of 8 % at most; in 200 releases it was 2.6 %. So three
-    of six are off with 16 % at most, and in 24 of 40 releases with less than 1e-9.
+    A total is off by more than its margin with a probability of 8 % at most; in 200 releases it was 2.6 %. Three
+    of six are then off with 16 % at most, and in 24 of 40 releases with less than 1e-9.
     """
     expected, missed = truth(), 0
     for _ in range(40):
