@@ -313,7 +313,9 @@ class _Examination:
                 self.problems.append("the release does not have as many items as the public list")
         if len(names) < 2 or wrong:
             self.problems.append("the columns of the release are not those of the request")
-        elif isinstance(request, EventsRequest) and not _has_marked_totals(release.table, request):
+        elif (
+            isinstance(request, EventsRequest) and request.total and not _has_marked_totals(release.table, request)
+        ):
             self.problems.append("a row is neither an item nor a total of the request")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
@@ -509,14 +511,11 @@ def _is_found(plan: Plan, findings: Findings, rows: int) -> bool:
 
 def _has_marked_totals(table: Any, request: EventsRequest) -> bool:
     """Whether a total is marked and lacks one value that a total may lack, and no other row lacks one."""
-    if not request.total:
-        return True
     marks = table.column(TOTAL)
     if str(marks.type) != "bool" or marks.null_count:
         return False
     lacks = {column.name: table.column(column.name).is_null().to_numpy() for column in request.columns}
-    marked = marks.to_numpy()
-    of_totals = np.sum([lacks[name] for name in request.totals], axis=0)
+    marked, of_totals = marks.to_numpy(), np.sum([lacks[name] for name in request.totals], axis=0)
     if request.null_items:
         return bool(of_totals[marked].all())
     return bool((of_totals == marked).all() and (np.sum([*lacks.values()], axis=0) == marked).all())
