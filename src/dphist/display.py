@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 
 class _WithRows(Protocol):
@@ -123,10 +123,6 @@ def plain_number(number: float) -> str:
 
 def count_items(number: int) -> str:
     return "1 item" if number == 1 else f"{number:,} items"
-
-
-# How people see the column that a total is over.
-ALL: Final = "(all)"
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -207,27 +207,21 @@ class Asked:
 
     def _check_totals(self) -> None:
         """What totals cannot be combined with."""
-        if not self.total:
-            return
         names = [column.name for column in self.columns]
-        for name in self.total:
-            if name not in names:
-                raise InvalidParameter(
-                    f"<--total> must be one of the item columns {', '.join(map(repr, names))}, not {name!r}"
-                )
-        if len(set(self.total)) < len(self.total):
-            raise InvalidParameter("<--total> names a column twice")
-        if TOTAL in names:
+        unknown = [name for name in self.total if name not in names]
+        if unknown or len(set(self.total)) < len(self.total):
+            listed = ", ".join(map(repr, names))
+            raise InvalidParameter(f"<--total> must name item columns ({listed}), each once, not {self.total!r}")
+        if self.total and TOTAL in names:
             raise InvalidParameter(
-                f"an item column cannot be called {TOTAL!r} with <--total>, which adds a column of that name: "
-                "rename the item with <--item NAME=COLUMN>"
+                f"<--total> adds a column {TOTAL!r}: rename the item of that name with <--item NAME=COLUMN>"
             )
         if self.null_items and len(self.total) > 1:
             raise InvalidParameter(
                 "<--null-items> can be used with one <--total> only: with several, missing items could not be "
                 "told from totals"
             )
-        if self.lower_threshold != 1:
+        if self.total and self.lower_threshold != 1:
             # One user may bring a count up to T, and with it up to T users into a total.
             raise InvalidParameter(
                 "<--lower-threshold> cannot be used with <--total>: totals of data without small counts are not "

@@ -315,7 +315,9 @@ class _Examination:
             self.problems.append("the columns of the release are not those of the request")
         elif isinstance(request, EventsRequest) and _has_duplicates(release.table, list(request.item_columns)):
             self.problems.append("an item is in the release twice")
-        elif isinstance(request, EventsRequest) and not _has_marked_totals(release.table, request):
+        elif (
+            isinstance(request, EventsRequest) and request.total and not _has_marked_totals(release.table, request)
+        ):
             self.problems.append("a row is neither an item nor a total of the request")
         if release.stated.counts.decimals != release.due_decimals:
             self.problems.append("the counts are not rounded as the noise requires")
@@ -522,14 +524,11 @@ def _has_duplicates(table: pa.Table, items: list[str]) -> bool:
 
 def _has_marked_totals(table: pa.Table, request: EventsRequest) -> bool:
     """Whether a total is marked and lacks one value that a total may lack, and no other row lacks one."""
-    if not request.total:
-        return True
     marks = table.column(TOTAL)
     if str(marks.type) != "bool" or marks.null_count:
         return False
     lacks = {column.name: table.column(column.name).is_null().to_numpy() for column in request.columns}
-    marked = marks.to_numpy()
-    of_totals = np.sum([lacks[name] for name in request.totals], axis=0)
+    marked, of_totals = marks.to_numpy(), np.sum([lacks[name] for name in request.totals], axis=0)
     if request.null_items:
         return bool(of_totals[marked].all())
     return bool((of_totals == marked).all() and (np.sum([*lacks.values()], axis=0) == marked).all())

@@ -26,7 +26,7 @@ from dphist.certificate.sentences import NO_GUARANTEE, guarantee, not_covered
 from dphist.certificate.statement import now, statement_of
 from dphist.counting.columns import arrow_numbers, is_series, take_rows
 from dphist.counting.task import origins
-from dphist.display import ALL, html_grid, html_table, printable, shorten, text_grid
+from dphist.display import html_grid, html_table, printable, shorten, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan, Proof
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_SHOWN: Final = 10
+# How people see the column that a total is over.
+ALL: Final = "(all)"
 
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
 Shape = Literal["columns", "frame", "lazy", "reader", "relation"]

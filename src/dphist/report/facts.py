@@ -21,12 +21,12 @@ from dphist.certificate.request import MARGIN, TOTAL, AnyRequest, SketchRequest,
 from dphist.certificate.schema import Counts, Findings, Statement, decode
 from dphist.certificate.text import certificate_text
 from dphist.certificate.verify import SEEDED, Verification, read_and_verify, verify_document, verify_readback
-from dphist.display import ALL, printable
+from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.model import Plan, RoundsNoise
 from dphist.planning.utility import count_noise
 from dphist.proof.numerics import FloatArray, IntArray
-from dphist.releasing.result import Release
+from dphist.releasing.result import ALL, Release
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.signatures import Trust
 
