@@ -282,8 +282,8 @@ def audit(
 
 @app.command()
 @takes(
-    "epsilon", "delta", "user", "item", "table", "query", "where", "input_format", "null_items",
-    required=("epsilon", "delta"),
+    "epsilon", "delta", "user", "item", "table", "query", "where", "input_format", "encoding", "delimiter",
+    "decimal", "null_items", required=("epsilon", "delta"),
 )  # fmt: skip
 def simulate(
     source: Annotated[

@@ -174,11 +174,15 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str], str]:
         return [], ""
     from dphist.counting.duckdb import DuckDBEngine
 
-    table, query, form = (
-        value if isinstance(value, str) else None for value in map(values.get, ("table", "query", "input_format"))
+    table, query, form, encoding, delimiter = (
+        value if isinstance(value, str) else None
+        for value in map(values.get, ("table", "query", "input_format", "encoding", "delimiter"))
     )
     try:
-        events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
+        events = Events(
+            source, "user", (Column("item", "item"),), table, query, file_format=form, encoding=encoding,
+            delimiter=delimiter,
+        )  # fmt: skip
         names = DuckDBEngine().columns(events)
     except DphistError as error:
         return [], error.with_flags[:1].upper() + error.with_flags[1:]

@@ -285,28 +285,39 @@ class Histogram:
 def source_of(connection: DuckDBPyConnection, events: Events, label: str, probe: bool) -> Source:
     source = events.source
     if isinstance(source, str) and is_postgres(source):
+        refuse_text_options(events, "a database")
         return postgres_source(source, events).as_source(connection, label, probe)
     if is_frame(source):
         if events.table is not None or events.query is not None:
             raise not_a_database(events, "data in memory")
+        refuse_text_options(events, "data in memory")
         return frame_source(source, as_text=events.as_text).as_source(connection, label, probe)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
         if events.table is not None:
             raise not_a_database(events, "files")
-        rows = file_source(connection, files, kind, label, probe)
+        if kind not in ("csv", "tsv"):
+            refuse_text_options(events, f"the format {kind}")
+        rows = file_source(connection, files, kind, label, probe, events.encoding, events.delimiter)
         if events.query is None:
             return rows
         tables = ["input", *(Path(files[0]).name.split(".")[:1] if len(files) == 1 else [])]
         return expressions.query_source(connection, rows, events.query, tables)
     if len(files) > 1:
         raise InputError(f"a database must be a single file, but {len(files)} were given")
+    refuse_text_options(events, "a database")
     return database_source(connection, files[0], kind, events, label, probe)
 
 
 def not_a_database(events: Events, kind: str) -> InputError:
     option = "--table" if events.table is not None else "--query"
     return InputError(f"{option} is for databases: to select rows of {kind}, use --where")
+
+
+def refuse_text_options(events: Events, kind: str) -> None:
+    for option, value in (("--encoding", events.encoding), ("--delimiter", events.delimiter)):
+        if value is not None:
+            raise InputError(f"{option} is for CSV and TSV files, not for {kind}: leave it out")
 
 
 def open_rows(
