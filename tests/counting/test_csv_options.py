@@ -168,9 +168,9 @@ def test_the_certificate_records_how_the_file_was_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["encoding", "delimiter", "decimal"])
 def test_spark_refuses(option: str) -> None:
-    given = {"encoding": "latin-1", "delimiter": ";", "decimal": ","}
+    given: dict[str, Any] = {option: {"encoding": "latin-1", "delimiter": ";", "decimal": ","}[option]}
     with pytest.raises(InvalidParameter, match=f"{option} is for the engine duckdb"):
-        dphist.release("none.csv", user="u", item="i", engine="spark", **{option: given[option]}, **BUDGET)
+        dphist.release("none.csv", user="u", item="i", engine="spark", **given, **BUDGET)
 
 
 @pytest.mark.parametrize("option", ["encoding", "delimiter"])
@@ -179,11 +179,10 @@ def test_other_formats_refuse(tmp_path: Path, option: str) -> None:
     frame.to_parquet(tmp_path / "log.parquet")
     (tmp_path / "log.jsonl").write_text('{"u": 1, "i": 2}\n')
     duckdb.connect(str(tmp_path / "log.duckdb")).execute("CREATE TABLE t AS SELECT 1 AS u, 2 AS i")
+    given: dict[str, Any] = {option: "ascii" if option == "encoding" else ";"}
     for source in (frame, tmp_path / "log.parquet", tmp_path / "log.jsonl", tmp_path / "log.duckdb"):
         with pytest.raises(InputError, match=f"{option} is for CSV and TSV files"):
-            dphist.release(
-                source, user="u", item="i", **{option: "ascii" if option == "encoding" else ";"}, **BUDGET
-            )
+            dphist.release(source, user="u", item="i", **given, **BUDGET)
 
 
 def test_simulate_reads_the_same(tmp_path: Path) -> None:
