@@ -18,7 +18,7 @@ from dphist.model import Plan, SumNoise
 # No sum of a release is called impossible with a higher probability than this because of noise.
 _CHANCE: Final = 1e-6
 # The share of releases of sums that are all zero in which all of them are within their noise of zero.
-_LEVEL: Final = 0.95
+_LEVEL: Final = 0.999
 NOTHING: Final = (
     "Nothing was released. If that surprises you: dphist check shows how the input is read, and what it lacks."
 )
