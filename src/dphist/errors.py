@@ -19,7 +19,7 @@ Word = TypeVar("Word", bound=str)
 # Messages name options as flags, and `str` shows them as keyword arguments, except in quotes and in commands.
 _LITERAL: Final = (
     r"""(?<!\w)'(?:\\.|[^'\\])*'|(?<!\w)"(?:\\.|[^"\\])*"|"""
-    r"\bdphist (?:audit|certify|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
+    r"\bdphist (?:audit|certify|check|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
 )
 _FLAG: Final = (
     r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)"

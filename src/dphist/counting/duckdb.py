@@ -64,6 +64,10 @@ SIZED: Final = "dphist_sized"
 STOPPED: Final = "{what} cannot be counted: it is damaged, or contains values that cannot be read"
 
 
+# Users by their number of items, and the table of `sql.users_by_size`.
+Shape = tuple[list[tuple[int, int]], pa.Table]
+
+
 @dataclass(eq=False)
 class DuckDBEngine(SessionKeeper["DuckDBSession"]):
     resources: Resources = field(default_factory=Resources)
@@ -131,15 +135,16 @@ class DuckDBEngine(SessionKeeper["DuckDBSession"]):
             with suppress(Exception):  # as in `count`
                 counted.close()
 
-    def shape(self, events: Events) -> tuple[list[tuple[int, int]], pa.Table]:
-        """For public data only: users by their number of items, and the table of `sql.users_by_size`."""
+    def shape(self, events: Events) -> Shape:
+        """For public data only: the number of items of users, and of users of items."""
         with self._session() as session:
-            pairs, what = session.pairs(Task(events, Choice(bytes(32))))
-            session.execute(f"CREATE OR REPLACE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
-            users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
-            sizes = [(int(items), int(count)) for items, count in session.execute(users, what)]
-            query = sql.users_by_size(pairs, SIZED)
-            return sizes, session.table(query, what)
+            return session.shape(*session.pairs(Task(events, Choice(bytes(32)))))
+
+    @contextmanager
+    def session(self) -> Iterator[DuckDBSession]:
+        """A session for any queries. Only for data that may be shown."""
+        with self._session() as session:
+            yield session
 
     @contextmanager
     def _session(self, progress: Progress | None = None) -> Iterator[DuckDBSession]:
@@ -221,6 +226,21 @@ class DuckDBSession:
         pairs = Pairs(events, rows, None if listed is None else LISTED, task.values)
         self.readers = opened.readers
         return pairs, what
+
+    def shape(self, pairs: Pairs, what: str) -> Shape:
+        """Users by their number of items, and the table of `sql.users_by_size`."""
+        self.execute(f"CREATE OR REPLACE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
+        users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
+        sizes = [(int(items), int(count)) for items, count in self.execute(users, what)]
+        return sizes, self.table(sql.users_by_size(pairs, SIZED), what)
+
+    def open(self, events: Events, summed: Sequence[str]) -> tuple[Relation, str]:
+        """The rows of the events, and how messages call them."""
+        rows, opened, what = self._wait_for(
+            lambda: open_rows(self.connection, events, EVENTS, False, summed=summed)
+        )
+        self.readers = opened.readers
+        return rows, what
 
     def make_list(self, listed: Events, query: Callable[[Relation, bool], str], probe: bool = False) -> None:
         """Create the table of a public list from a query over its rows."""

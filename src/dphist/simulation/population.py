@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.duckdb import DuckDBEngine, Shape
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
 from dphist.proof.numerics import FloatArray
@@ -79,9 +79,14 @@ class Population:
 
 
 def population_of(events: Events, label: str) -> Population:
-    sizes, table = DuckDBEngine().shape(events)
-    if not sizes:
+    shape = DuckDBEngine().shape(events)
+    if not shape[0]:
         raise InputError("the data has no event with a user and an item")
+    return population_of_shape(shape, label)
+
+
+def population_of_shape(shape: Shape, label: str) -> Population:
+    sizes, table = shape
     users, alike, items, pairs = (
         np.asarray(table.column(name).to_numpy(), dtype=np.float64)
         for name in ("users", "alike", "items", "pairs")
