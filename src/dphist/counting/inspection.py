@@ -14,10 +14,10 @@ from typing import Final
 from dphist.counting import sql
 from dphist.counting.duckdb import EVENTS, DuckDBEngine, DuckDBSession, Shape, source_of
 from dphist.counting.encodings import codec_of
-from dphist.counting.expressions import columns_of
+from dphist.counting.expressions import CALL_OR_CAST, columns_of
 from dphist.counting.files import csv_headers, files_of
-from dphist.counting.lines import Lines, encoding_of_head, find_values, scan_lines
-from dphist.counting.sql import NUMBER, NUMBER_WITH_COMMA, Pairs, Relation, number, text
+from dphist.counting.lines import Lines, encoding_of_head, find_values, scan_json_lines, scan_lines
+from dphist.counting.sql import NUMBER, NUMBER_WITH_COMMA, Opened, Pairs, Relation, number, text
 from dphist.counting.task import LONGEST_VALUE, Events, Value, is_frame
 from dphist.counting.workspace import attempt
 from dphist.errors import DphistError, InputError
@@ -144,24 +144,29 @@ class Inspection:
 
 def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]) -> Inspection:
     """`values` are the columns to sum, with the bounds of those that are clamped one by one."""
-    lines, texts, reading = None, _csv_files(events), Reading("", 0, "", "", events.decimal or ".", ())
+    lines, texts, codec = None, _csv_files(events), codec_of(events.encoding)
+    reading = Reading("", 0, "", "", events.decimal or ".", ())
     if texts:
-        codec = codec_of(events.encoding)
         heads = {attempt(partial(encoding_of_head, path), f"the file {path!r}") for path in texts} - {""}
         if heads and not codec.startswith("utf-16"):
-            reading = replace(reading, form="CSV", files=len(texts), encoding=events.encoding or "utf-8")
-            return Inspection("the input", reading, lines=Lines(encoding=heads.pop()), refused="it is UTF-16")
+            reading = replace(reading, form="csv", files=len(texts), encoding=events.encoding or "utf-8")
+            return Inspection("the input", reading, Lines(encoding=heads.pop()), refused="it is UTF-16")
     with engine.session() as session:
         try:
-            reading = _reading(session, events, len(texts))
+            reading = session.run(partial(_reading, session, events, len(texts)), "the input")
         except InputError as error:
-            header = Lines(encoding=_header_encoding(texts)) if texts else None
-            if header is None or not header.encoding:
+            # Perhaps the header is in another encoding.
+            seen = _text_only(texts) if texts and codec == "utf-8" else Lines()
+            if not seen.encoding:
                 raise
-            return Inspection("the input", reading, lines=header, refused=error.with_flags)
+            reading = replace(reading, form="csv", files=len(texts), encoding="utf-8")
+            return Inspection("the input", reading, seen, refused=error.with_flags)
         if texts:
             widths = {path: len(names) for path, names in _headers(events, texts)[1].items()}
             lines = attempt(lambda: scan_lines([*widths], codec, reading.separator, widths), "the input")
+        elif reading.form == "jsonl":
+            paths = files_of(events.source, events.file_format)[0]
+            lines = attempt(lambda: scan_json_lines(paths), "the input")
         try:
             rows, what = session.open(events, list(dict.fromkeys(value.column for value in values)))
         except InputError as error:
@@ -188,8 +193,9 @@ def _headers(events: Events, texts: list[str]) -> tuple[str, dict[str, tuple[str
     return csv_headers(texts, kind, "the input", events.encoding, events.delimiter)
 
 
-def _header_encoding(texts: list[str]) -> str:
-    return attempt(lambda: scan_lines(texts, "utf-8", ",", dict.fromkeys(texts, 1)).encoding, "the input")
+def _text_only(texts: list[str]) -> Lines:
+    found = attempt(lambda: scan_lines(texts, "utf-8", ",", dict.fromkeys(texts, 1)), "the input")
+    return Lines(encoding=found.encoding, not_text=found.not_text)
 
 
 def _reading(session: DuckDBSession, events: Events, texts: int) -> Reading:
@@ -305,7 +311,7 @@ def _numbers(
     ]  # fmt: skip
     rows = f"SELECT {value} AS t, ({parsed}) IS NOT NULL AS n FROM {CHECKED}"
     counts = ", ".join(f"count(*) FILTER (t IS NOT NULL AND {one})" for one in kinds)
-    found = session.execute(f"SELECT count(t), {counts} FROM ({rows})", what)
+    total, *numbers = map(int, session.execute(f"SELECT count(t), {counts} FROM ({rows})", what)[0])
     # Numbers in another form first, then what is most frequent.
     frequent = (
         f"SELECT x FROM (SELECT CAST(x{place} AS VARCHAR) AS x, {value} AS t, ({parsed}) IS NOT NULL AS n "
@@ -313,8 +319,8 @@ def _numbers(
         f"ORDER BY ({comma}) DESC, ({like(_LIKE_NUMBER)}) DESC, count(*) DESC, x LIMIT {_EXAMPLES}"
     )
     examples = tuple(str(example) for (example,) in session.execute(frequent, what))
-    total, invalid, comma, point, grouped, english, thousands, alike = map(int, found[0])
-    return Numbers(column, False, total, invalid, comma, point, grouped, english, thousands, alike, examples)
+    invalid, commas, points, grouped, english, thousands, alike = numbers
+    return Numbers(column, False, total, invalid, commas, points, grouped, english, thousands, alike, examples)
 
 
 def _clamped(
@@ -340,18 +346,7 @@ def _dates(session: DuckDBSession, events: Events) -> list[Dates]:
     """The columns of the items and of the SQL that hold dates in several formats; not those of data in memory."""
     if is_frame(events.source):
         return []  # which perhaps can be read only once
-    plain = replace(events, where=None)
-    connection = session.connection
-    source = source_of(connection, plain, EVENTS, probe=False)
-    texts = [(item.source, "expression") for item in events.items] + [(events.where or "", "condition")]
-    wanted: list[str] = []
-    for written, kind in texts:
-        if source.names is not None and written in source.names:
-            wanted.append(written)
-        elif written:
-            with suppress(DphistError):
-                wanted += columns_of(connection, written, source.names, kind)
-    opened = source.open(list(dict.fromkeys(wanted)))
+    opened, what = session.run(partial(_open_dates, session, events), "the input")
     found = []
     for column, (expression, kind) in opened.columns.items():
         if kind != "VARCHAR":
@@ -360,7 +355,7 @@ def _dates(session: DuckDBSession, events: Events) -> list[Dates]:
         counts = ", ".join(f"count(*) FILTER (regexp_matches(t, {text(pattern)}))" for pattern in patterns)
         rows = f"SELECT nullif(trim({expression}), '') AS t FROM {opened.relation}"
         query = f"SELECT count(t), {counts} FROM ({rows})"
-        total, *numbers = map(int, session.execute(query, source.what)[0])
+        total, *numbers = map(int, session.execute(query, what)[0])
         *numbers, day_first, month_first = numbers
         formats = [(form, n) for form, n in zip(DATES, numbers, strict=True) if n]
         if total and sum(n for _, n in formats) >= _MOSTLY * total:
@@ -369,6 +364,22 @@ def _dates(session: DuckDBSession, events: Events) -> list[Dates]:
             if len(formats) > 1:
                 found.append(Dates(column, tuple(sorted(formats, key=lambda one: -one[1]))))
     return found
+
+
+def _open_dates(session: DuckDBSession, events: Events) -> tuple[Opened, str]:
+    """The columns of the items, and those that are named in expressions and the condition."""
+    source = source_of(session.connection, replace(events, where=None), EVENTS, probe=False)
+    texts = [(item.source, "expression") for item in events.items]
+    texts += [] if events.where is None else [(events.where, "condition")]
+    wanted: list[str] = []
+    for written, kind in texts:
+        key = source.names is None and kind == "expression" and not CALL_OR_CAST.search(written)
+        if key or written in (source.names or ()):
+            wanted.append(written)
+        else:
+            with suppress(DphistError):
+                wanted += columns_of(session.connection, written, source.names, kind)
+    return source.open(list(dict.fromkeys(wanted))), source.what
 
 
 def _with_places(content: Content, texts: list[str], events: Events, separator: str) -> Content:

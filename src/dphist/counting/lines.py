@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,7 @@ _LONGEST: Final = 1 << 25
 _HEAD: Final = 1 << 12
 _NOT_TEXT: Final = re.compile(r"[\udc80-\udcff]")
 # The bytes that windows-1252 does not use.
-_NOT_WINDOWS: Final = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
-_NOT_LATIN: Final = re.compile(rb"[\x80-\x9f]")
+_NOT_IN_WINDOWS: Final = frozenset(b"\x81\x8d\x8f\x90\x9d")
 
 
 @dataclass
@@ -54,22 +54,23 @@ class Lines:
     """What was found in the lines of CSV files.
 
     `rows` are those that a reader of RFC 4180 finds, without headers. `encoding` is what the files look like, if
-    that is not how they are read. `swallowed` are quoted values whose lines look like rows, which are
-    `swallowed_rows` in total; `misplaced` are quotes that are misplaced or not closed.
+    that is not how they are read. `not_json` is for JSON lines. `swallowed` are quoted values whose lines look
+    like rows, which are `swallowed_rows` in total; `misplaced` are quotes that are misplaced or not closed.
     """
 
     rows: int = 0
     encoding: str = ""
     not_text: Places = field(default_factory=Places)
+    not_json: Places = field(default_factory=Places)
     too_few: Places = field(default_factory=Places)
     too_many: Places = field(default_factory=Places)
     misplaced: Places = field(default_factory=Places)
     swallowed: Places = field(default_factory=Places)
     swallowed_rows: int = 0
-    # Bytes that are not UTF-8, and lines that are not ASCII but UTF-8, in a file that is read in another encoding.
-    strange: bytes = b""
-    as_utf8: int = 0
+    # The bytes that are not UTF-8; in a file of another encoding, lines that are not ASCII, and those in UTF-8.
+    strange: set[int] = field(default_factory=set)
     not_ascii: int = 0
+    as_utf8: int = 0
 
 
 def encoding_of_head(path: str) -> str:
@@ -112,11 +113,28 @@ def scan_lines(paths: Sequence[str], codec: str, delimiter: str, columns: Mappin
     return found
 
 
-def _guess(strange: bytes) -> str:
+def scan_json_lines(paths: Sequence[str]) -> Lines:
+    """Which lines are not objects in JSON."""
+    found = Lines()
+    for path in paths:
+        prefix = f"{os.path.basename(path)}:" if len(paths) > 1 else ""
+        for number, line in enumerate(lines_of(path, "utf-8"), 1):
+            if line.strip():
+                found.rows += 1
+                try:
+                    valid = isinstance(json.loads(line), dict) and not _NOT_TEXT.search(line)
+                except ValueError:
+                    valid = False
+                if not valid:
+                    found.not_json.add(f"{prefix}{number}")
+    return found
+
+
+def _guess(strange: set[int]) -> str:
     """The encoding of bytes that are not UTF-8: Latin-1, Windows' variant with more characters, or that of DOS."""
-    if not _NOT_LATIN.search(strange):
+    if min(strange) >= 0xA0:
         return "latin-1"
-    return "cp850" if _NOT_WINDOWS.search(strange) else "windows-1252"
+    return "cp850" if strange & _NOT_IN_WINDOWS else "windows-1252"
 
 
 class _Scan:
@@ -152,8 +170,8 @@ class _Scan:
         found = self.found
         if _NOT_TEXT.search(line):
             found.not_text.add(f"{self.prefix}{number}", self._example(line))
-            if self.codec == "utf-8" and len(found.strange) < _HEAD:
-                found.strange += line.encode("utf-8", "surrogateescape")
+            if self.codec == "utf-8":
+                found.strange.update(ord(character) - 0xDC00 for character in _NOT_TEXT.findall(line))
         elif self.codec != "utf-8":
             found.not_ascii += 1
             with suppress(UnicodeError):

@@ -12,6 +12,7 @@ from dphist.aliases import JsonObject
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.inspection import Content, Inspection, Numbers, inspect_events
 from dphist.counting.lines import Lines
+from dphist.counting.sql import name as quoted
 from dphist.counting.task import LONGEST_VALUE, Resources, Value
 from dphist.display import count_items, fill, join_words, plain_number, printable
 from dphist.errors import InvalidParameter
@@ -23,10 +24,7 @@ from dphist.simulation.rounds import TooLarge
 from dphist.simulation.simulate import Prediction, predict
 
 # The first and the last line of everything that is shown.
-NOTICE: Final = (
-    "NOT PRIVATE: true numbers and values of your data, for your eyes only. Do not publish them, and keep none of "
-    "them beside a release."
-)
+NOTICE: Final = "NOT PRIVATE: true numbers of your data, for your eyes only. Never publish or file them."
 READING: Final = (
     "user", "item", "sum", "mean", "vector", "where", "table", "query", "input_format", "encoding", "delimiter",
     "decimal", "null_items", "types", "memory", "threads", "temp_folder",
@@ -40,6 +38,10 @@ _HALF: Final = 0.5
 _ALL: Final = 0.99
 _QUANTILES: Final = (0.5, 0.9, 0.99)
 _NAMES_SHOWN: Final = 40
+_FORMS: Final = {
+    "csv": "CSV", "tsv": "TSV", "json": "JSON", "jsonl": "JSON lines", "parquet": "Parquet", "arrow": "Arrow",
+    "duckdb": "DuckDB", "sqlite": "SQLite",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class Check:
                 for one in content.clamped
             ],
             "items_per_user": None if content is None else _items_per_user(content),
-            "prediction": None if self.prediction is None else self.prediction.to_dict(),
+            "prediction": None if self.prediction is None else {
+                "epsilon": self.budget.epsilon, "delta": self.budget.delta,
+                **{name: getattr(self.prediction, name) for name in ("items", "missing", "mean_error")},
+            },
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -143,7 +148,7 @@ class Check:
     def _reading_rows(self) -> list[tuple[str, str]]:
         reading = self.inspection.reading
         files = f", {reading.files:,} files" if reading.files > 1 else ""
-        rows = [("Format", f"{reading.form}{files}")]
+        rows = [("Format", f"{_FORMS.get(reading.form, reading.form)}{files}")]
         if reading.encoding:
             rows.append(("Encoding", reading.encoding))
         if reading.separator:
@@ -178,10 +183,8 @@ class Check:
             spread = ", ".join(
                 f"{share:.0%} of users have at most {facts['quantiles'][f'{share:g}']:,}" for share in _QUANTILES
             )
-            rows.append((
-                "Per user", f"{spread}; the most is {facts['most']:,} items. {facts['share_over_256']:.2%} have "
-                f"more than {_MOST_ITEMS}"
-            ))  # fmt: skip
+            over = f"{facts['share_over_256']:.2%} have more than {_MOST_ITEMS}"
+            rows.append(("Per user", f"{spread}; the most is {count_items(facts['most'])}. {over}"))
         for one in content.longest:
             if one.most:
                 over = f"; {one.missing:,} of more than {LONGEST_VALUE:,} are missing" if one.missing else ""
@@ -216,7 +219,7 @@ def _unreadable(seen: Inspection) -> JsonObject | None:
     lines = seen.lines
     if lines is None or seen.content is None:
         return None
-    parts = [("too few columns", lines.too_few), ("not text", lines.not_text)]
+    parts = [("too few columns", lines.too_few), ("not text", lines.not_text), ("not JSON", lines.not_json)]
     places = "; ".join(f"{label}: {found.words}" for label, found in parts if found.number)
     return {"rows": max(0, lines.rows - seen.rows), "lines": places}
 
@@ -267,7 +270,7 @@ def findings_of(seen: Inspection, request: Request) -> tuple[Finding, ...]:
     """What needs action first."""
     found: list[Finding] = []
     if seen.lines is not None:
-        found += _of_encoding(seen.lines, request, refused=bool(seen.refused))
+        found += _of_encoding(seen, seen.lines, request)
         found += _of_lines(seen.lines, refused=bool(seen.refused))
     if seen.content is not None:
         found += _of_rows(seen.content, request)
@@ -277,7 +280,7 @@ def findings_of(seen: Inspection, request: Request) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: not finding.action))
 
 
-def _of_encoding(lines: Lines, request: Request, *, refused: bool) -> Iterator[Finding]:
+def _of_encoding(seen: Inspection, lines: Lines, request: Request) -> Iterator[Finding]:
     now, found = request.encoding or "utf-8", lines.not_text
     if lines.encoding.startswith("utf-16"):
         yield Finding(
@@ -289,12 +292,14 @@ def _of_encoding(lines: Lines, request: Request, *, refused: bool) -> Iterator[F
             True, "encoding", f"The file is UTF-8, but is read as {now}: umlauts become two characters.", advice
         )
     elif found.number:
-        rows = f"{found.number:,} lines are not {now} ({found.words})"
-        text = f"{rows}, and " + ("the file is refused." if refused else "their rows are skipped.")
+        # A row is skipped if a column that is read is not text.
+        skipped = lines.rows - seen.rows - lines.too_few.number
+        end = "the file is refused." if seen.refused else f"{max(0, skipped):,} rows are skipped."
+        text = f"{found.number:,} lines are not {now} ({found.words}), and {end}"
         advice = "Give the encoding in which the file was written with --encoding."
         if lines.encoding:
             advice = f"Give --encoding {lines.encoding}: then line {found.first[0]} has {found.example!r}."
-        yield Finding(True, "encoding", text, advice)
+        yield Finding(bool(seen.refused) or skipped > 0, "encoding", text, advice)
 
 
 def _of_lines(lines: Lines, *, refused: bool) -> Iterator[Finding]:
@@ -317,6 +322,9 @@ def _of_lines(lines: Lines, *, refused: bool) -> Iterator[Finding]:
         )
         advice = "Put values that contain the separator (such as 12,5 between commas) in quotes."
         yield Finding(True, "columns", text, advice)
+    if lines.not_json.number:
+        text = f"{lines.not_json.number:,} lines are not JSON and are skipped ({lines.not_json.words})."
+        yield Finding(lines.not_json.number >= _SOME * max(lines.rows, 1), "rows", text)
     if lines.too_few.number:
         many = lines.too_few.number >= _SOME * max(lines.rows, 1)
         text = f"{lines.too_few.number:,} rows have fewer columns than the header and are skipped"
@@ -360,11 +368,12 @@ def _of_numbers(one: Numbers, sign: str) -> Iterator[Finding]:
     some = (
         f"{one.invalid:,} of {one.values:,} values of {one.column!r} are not numbers and add nothing ({example})."
     )
-    replaced = "--query \"SELECT ..., replace({0}, {1}, '') AS {0} FROM input\""
+    column = one.column if one.column.isidentifier() else quoted(one.column)
+    replaced = f"--query \"SELECT ..., replace({column}, {{}}, '') AS {column} FROM input\""
     if one.typed or not one.values:
         return
-    if sign == "." and one.comma and (one.english or (one.comma == one.thousands and one.point)):
-        advice = f"Remove the commas between thousands: {replaced.format(one.column, repr(','))}."
+    if sign == "." and (one.english or (one.comma and one.comma == one.thousands and one.point)):
+        advice = f"Remove the commas between thousands: {replaced.format(repr(','))}."
         yield Finding(True, "numbers", some, advice)
     elif sign == "." and one.comma:
         mixed = f" {one.point:,} others have a decimal point: write all alike." if one.point > one.grouped else ""
@@ -373,9 +382,7 @@ def _of_numbers(one: Numbers, sign: str) -> Iterator[Finding]:
         text = f"{some} They have a decimal point."
         yield Finding(True, "numbers", text, "Leave --decimal out." if not one.comma else "Write all alike.")
     elif one.like:
-        advice = (
-            f"Remove what is not part of the number, for example with {replaced.format(one.column, repr(' EUR'))}."
-        )
+        advice = f"Remove what is not part of the number, for example with {replaced.format(repr(' EUR'))}."
         yield Finding(True, "numbers", some, advice)
     elif one.invalid:
         all_ = one.invalid >= _ALL * one.values
