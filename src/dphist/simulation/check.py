@@ -273,7 +273,8 @@ def findings_of(seen: Inspection, request: Request) -> tuple[Finding, ...]:
         found += _of_encoding(seen, seen.lines, request)
         found += _of_lines(seen.lines, refused=bool(seen.refused))
     if seen.content is not None:
-        found += _of_rows(seen.content, request)
+        lost = 0 if seen.lines is None else seen.lines.rows - seen.rows
+        found += _of_rows(seen.content, request, complete=lost <= _SOME * seen.rows)
         for one in seen.content.numbers:
             found += _of_numbers(one, request.decimal or ".")
         found += _of_content(seen.content)
@@ -331,7 +332,8 @@ def _of_lines(lines: Lines, *, refused: bool) -> Iterator[Finding]:
         yield Finding(many, "columns", f"{text} ({lines.too_few.words}).", "Fill their columns." if many else "")
 
 
-def _of_rows(content: Content, request: Request) -> Iterator[Finding]:
+def _of_rows(content: Content, request: Request, *, complete: bool) -> Iterator[Finding]:
+    """Of users, only if the rows are `complete`: a few of a user's rows say little."""
     if not content.rows:
         what = "satisfies the condition" if request.where is not None else "can be read"
         yield Finding(True, "rows", f"No row {what}.", "Nothing would be released: check the file and --where.")
@@ -346,7 +348,7 @@ def _of_rows(content: Content, request: Request) -> Iterator[Finding]:
     if content.users == 1 and content.kept > 1:
         text = f"The user column {request.user!r} has the same value in all rows: there is one user."
         yield Finding(True, "user", text, "Nothing would be released: name the column of the people with --user.")
-    elif content.users == content.kept >= _ENOUGH:
+    elif complete and content.users == content.kept >= _ENOUGH:
         text = (
             f"The user column {request.user!r} is different in every row, as the number of a row or an order is."
         )
