@@ -138,6 +138,7 @@ def test_a_header_that_is_not_utf_8(tmp_path: Path) -> None:
 def test_the_wrong_encoding_is_given(tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", rows("12"))
     assert check(path, encoding="latin-1").findings[0].advice == "Leave --encoding out."
+    assert check(path, encoding="utf-16").findings[0].advice == "Leave --encoding out."
     assert check(path, decimal=",").findings == ()
 
 
@@ -256,6 +257,10 @@ def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
     comma = check(write(tmp_path / "log.csv", rows("12,5"), separator=","))
     assert actions(comma) == ["columns"]
     assert "2,000 rows have more columns than the header (lines 2, 3, 4, 5, 6, ...)" in comma.findings[0].text
+    (tmp_path / "log.csv").write_text('kunde;artikel;betrag\n1;"a;b"\n2;"a";1\n"1";"b";"1"\n1;"a;b";1\n')
+    short = check(tmp_path / "log.csv")
+    assert short.inspection.lines is not None
+    assert (short.inspection.lines.too_few.first, short.inspection.rows) == (["2"], 3)
     (tmp_path / "log.jsonl").write_text(
         '{"kunde": 1, "artikel": "a"}\n{"kunde": 2\n\n[1]\n{"kunde": 2, "artikel": 3}\n'
     )

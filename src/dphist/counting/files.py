@@ -463,7 +463,7 @@ def csv_headers(
     # By default the one that is most frequent in the first header line, outside quotes.
     unquoted = re.sub(r'"[^"]*"', "", next(iter(lines.values())))
     separator = delimiter or ("\t" if kind == "tsv" else max(DELIMITERS, key=unquoted.count))
-    return separator, {path: header_of(path, line, separator) for path, line in lines.items()}
+    return separator, {path: header_of(path, line, separator, encoding) for path, line in lines.items()}
 
 
 def copy_as_utf8(connection: DuckDBPyConnection, files: Sequence[str], codec: str) -> dict[str, str]:
@@ -493,7 +493,7 @@ def first_line(path: str, codec: str = "utf-8") -> str:
     return line
 
 
-def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:
+def header_of(path: str, line: str, delimiter: str, encoding: str | None = None) -> tuple[str, ...]:
     """The column names in the header line of a CSV file."""
 
     def one_line() -> Iterator[str]:
@@ -502,7 +502,8 @@ def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:
         # The reader continues an open quote in the next line, which may be a user's row.
         raise InputError(f"the header of the file {path!r} does not end in its first line: a quote is not closed")
 
-    wrong = "{what} cannot be read: its header line is not UTF-8 (then give --encoding), or it is damaged"
+    expected = "UTF-8 (then give --encoding)" if encoding is None else encoding
+    wrong = f"{{what}} cannot be read: its header line is not {expected}, or it is damaged"
     names = attempt(lambda: next(csv.reader(one_line(), delimiter=delimiter), []), f"the file {path!r}", wrong)
     return tuple(header_names(names))
 

@@ -148,9 +148,10 @@ def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]
     reading = Reading("", 0, "", "", events.decimal or ".", ())
     if texts:
         heads = {attempt(partial(encoding_of_head, path), f"the file {path!r}") for path in texts} - {""}
-        if heads and not codec.startswith("utf-16"):
+        wrong = {head for head in heads if head.startswith("utf-16") != codec.startswith("utf-16")}
+        if wrong:
             reading = replace(reading, form="csv", files=len(texts), encoding=events.encoding or "utf-8")
-            return Inspection("the input", reading, Lines(encoding=heads.pop()), refused="it is UTF-16")
+            return Inspection("the input", reading, Lines(encoding=wrong.pop()), refused="see the encoding")
     with engine.session() as session:
         try:
             reading = session.run(partial(_reading, session, events, len(texts)), "the input")

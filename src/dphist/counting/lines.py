@@ -74,7 +74,7 @@ class Lines:
 
 
 def encoding_of_head(path: str) -> str:
-    """UTF-16 if a file begins like that, else nothing."""
+    """UTF-16 or UTF-8, if a file begins like that; nothing if it is neither."""
     with open_text(path) as stream:
         head = bytes(stream.read(_HEAD))
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -82,7 +82,11 @@ def encoding_of_head(path: str) -> str:
     for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
         if len(zeros) > 8 and zeros.count(0) > 0.7 * len(zeros):
             return name
-    return ""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return ""
+    return "utf-8"
 
 
 def lines_of(path: str, codec: str) -> Iterator[str]:
@@ -148,6 +152,7 @@ class _Scan:
         inside = r'[^"]*+(?:""[^"]*+)*+'
         self.complete = re.compile(rf"{value}(?:{other}{value})*+")
         self.opens = re.compile(rf'(?:{value}{other})*+"{inside}')
+        self.between = re.compile(rf'"[^"{other}]*+{other}[^"]*+"')
         self.stays = re.compile(inside)
         self.closes = re.compile(rf'{inside}" *+(?:{other}{value})*+')
         self.reopens = re.compile(rf'{inside}" *+(?:{other}(?!"{inside}\Z){value})*+{other}"{inside}')
@@ -187,8 +192,10 @@ class _Scan:
         if '"' not in line:
             self._fields(number, line.count(self.delimiter) + 1, line)
         elif self.complete.fullmatch(line):
-            fields = next(csv.reader([line], delimiter=self.delimiter), [])
-            self._fields(number, len(fields), line)
+            fields = line.count(self.delimiter) + 1
+            if fields != self.columns or self.between.search(line):  # perhaps some are in quotes
+                fields = len(next(csv.reader([line], delimiter=self.delimiter), []))
+            self._fields(number, fields, line)
         elif self.opens.fullmatch(line):
             self.start, self.inner = number, []
         else:

@@ -89,7 +89,7 @@ def _doubt(
     if (low <= 0.0 <= high) and all_at(0.0):
         return (
             f"Every {name} is zero up to its noise. Either the values are small for the bounds {bounds}, or they "
-            "are not read as numbers (such as 1.234,56 without --decimal ,): see dphist check."
+            "are not read as numbers (1.234,56 needs the decimal sign ','): see dphist check."
         )
     # Of a few users, noise hides where in the range a sum is.
     if not ((most - least) > 2.0 * reach * np.maximum(below, above)).any():

@@ -289,9 +289,7 @@ def _of_encoding(seen: Inspection, lines: Lines, request: Request) -> Iterator[F
         )
     elif lines.encoding == "utf-8":
         advice = "Leave --encoding out."
-        yield Finding(
-            True, "encoding", f"The file is UTF-8, but is read as {now}: umlauts become two characters.", advice
-        )
+        yield Finding(True, "encoding", f"The file is UTF-8, but is read as {now}.", advice)
     elif found.number:
         # A row is skipped if a column that is read is not text.
         skipped = lines.rows - seen.rows - lines.too_few.number
