@@ -118,12 +118,12 @@ def test_windows_characters(tmp_path: Path) -> None:
 def test_how_latin_1_looks(tmp_path: Path) -> None:
     lines = [("Kunde 1", "Tee", "1", ""), ("Kunde 2", "Käse", "1", ""), ("Kunde 1", "Öl", "1", "")]
     found = check(write(tmp_path / "log.csv", lines, "latin-1")).findings[0]
-    assert found.text == "2 lines are not utf-8 (lines 3, 4), and 2 rows are skipped."
+    assert found.text == "2 lines not in utf-8 (lines 3, 4): 2 rows skipped."
     assert found.advice == "Give --encoding latin-1: then line 3 has 'Käse'."
     # In a column that is not read it does no harm.
     unread = check(tmp_path / "log.csv", item="betrag")
     assert unread.ok
-    assert "0 rows are skipped" in unread.findings[0].text
+    assert "0 rows skipped" in unread.findings[0].text
 
 
 def test_a_header_that_is_not_utf_8(tmp_path: Path) -> None:
@@ -151,7 +151,10 @@ def test_an_open_quote_that_swallows_rows(tmp_path: Path) -> None:
     dphist.release(path, **asked)  # says nothing
     before = check(path)
     assert actions(before) == ["quotes"]
-    assert "(line 7-11) are 4 lines that look like rows" in before.findings[0].text
+    assert (
+        "4 lines between a quote and the next look like rows, but are read as one value (line 7-11)"
+        in before.findings[0].text
+    )
     assert before.inspection.rows == 2000 - 4
     assert check(write(path, rows("12"))).ok
 
@@ -228,7 +231,7 @@ def test_items_that_are_alike_are_a_note(tmp_path: Path) -> None:
     ]
     found = check(write(tmp_path / "log.csv", lines))
     assert found.ok
-    assert "5 groups of items differ only in case or spaces" in found.findings[0].text
+    assert "5 groups of items that differ only in case or spaces" in found.findings[0].text
     assert "('BRÖTCHEN', 'Brötchen', 'Brötchen '; 'KÄSE'," in found.findings[0].text
     assert check(tmp_path / "log.csv", item="artikel=lower(trim(artikel))").findings == ()
 
@@ -249,14 +252,14 @@ def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
     found = check(write(tmp_path / "log.csv", lines))
     assert found.ok
     assert found.findings[0].text == (
-        "4 rows have fewer columns than the header and are skipped (lines 5, 505, 1005, 1505)."
+        "4 rows with fewer columns than the header, skipped (lines 5, 505, 1005, 1505)."
     )
     assert found.inspection.rows == 1996
     lines = [(*row, "", "") if k % 2 else row for k, row in enumerate(rows("12"))]
     assert check(write(tmp_path / "log.csv", lines)).findings == ()
     comma = check(write(tmp_path / "log.csv", rows("12,5"), separator=","))
     assert actions(comma) == ["columns"]
-    assert "2,000 rows have more columns than the header (lines 2, 3, 4, 5, 6, ...)" in comma.findings[0].text
+    assert "2,000 rows with more columns than the header (lines 2, 3, 4, 5, 6, ...)" in comma.findings[0].text
     (tmp_path / "log.csv").write_text('kunde;artikel;betrag\n1;"a;b"\n2;"a";1\n"1";"b";"1"\n1;"a;b";1\n')
     short = check(tmp_path / "log.csv")
     assert short.inspection.lines is not None
@@ -264,7 +267,7 @@ def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text(
         '{"kunde": 1, "artikel": "a"}\n{"kunde": 2\n\n[1]\n{"kunde": 2, "artikel": 3}\n'
     )
-    assert "2 lines are not JSON and are skipped (lines 2, 4)" in check(tmp_path / "log.jsonl").findings[0].text
+    assert "2 lines not in JSON, skipped (lines 2, 4)" in check(tmp_path / "log.jsonl").findings[0].text
 
 
 def test_no_row_is_left(tmp_path: Path) -> None:
@@ -278,7 +281,7 @@ def test_long_values_are_missing(tmp_path: Path) -> None:
     lines = [*rows("12"), ("Kunde 1", "x" * 9000, "1", "")]
     found = check(write(tmp_path / "log.csv", lines))
     assert found.ok
-    assert found.findings[0].text == "1 values of 'artikel' have more than 8,192 bytes and are missing."
+    assert found.findings[0].text == "1 value of 'artikel' with more than 8,192 bytes, counted as missing."
     assert "artikel: 9,000 bytes; 1 of more than 8,192 are missing" in str(found)
 
 

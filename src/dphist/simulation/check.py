@@ -266,6 +266,10 @@ def _examples(one: Numbers) -> str:
 # The findings.
 
 
+def _plural(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def findings_of(seen: Inspection, request: Request) -> tuple[Finding, ...]:
     """What needs action first."""
     found: list[Finding] = []
@@ -293,8 +297,8 @@ def _of_encoding(seen: Inspection, lines: Lines, request: Request) -> Iterator[F
     elif found.number:
         # A row is skipped if a column that is read is not text.
         skipped = lines.rows - seen.rows - lines.too_few.number
-        end = "the file is refused." if seen.refused else f"{max(0, skipped):,} rows are skipped."
-        text = f"{found.number:,} lines are not {now} ({found.words}), and {end}"
+        end = "the file is refused" if seen.refused else f"{_plural(max(0, skipped), 'row')} skipped"
+        text = f"{_plural(found.number, 'line')} not in {now} ({found.words}): {end}."
         advice = "Give the encoding in which the file was written with --encoding."
         if lines.encoding:
             advice = f"Give --encoding {lines.encoding}: then line {found.first[0]} has {found.example!r}."
@@ -310,23 +314,23 @@ def _of_lines(lines: Lines, *, refused: bool) -> Iterator[Finding]:
         yield Finding(True, "quotes", f"A quote is misplaced or not closed ({lines.misplaced.words}): {end}", mend)
     if lines.swallowed.number:
         text = (
-            f"Between a quote and the next ({lines.swallowed.words}) are {lines.swallowed_rows:,} lines that look "
-            "like rows: they are read as one value."
+            f"{_plural(lines.swallowed_rows, 'line')} between a quote and the next look like rows, but are read "
+            f"as one value ({lines.swallowed.words})."
         )
         yield Finding(True, "quotes", text, f"Was a quote not closed? {mend}")
     if lines.too_many.number:
         text = (
-            f"{lines.too_many.number:,} rows have more columns than the header ({lines.too_many.words}), such as "
-            f"{lines.too_many.example!r}: what is beyond is ignored."
+            f"{_plural(lines.too_many.number, 'row')} with more columns than the header ({lines.too_many.words}), "
+            f"such as {lines.too_many.example!r}: what is beyond is ignored."
         )
         advice = "Put values that contain the separator (such as 12,5 between commas) in quotes."
         yield Finding(True, "columns", text, advice)
     if lines.not_json.number:
-        text = f"{lines.not_json.number:,} lines are not JSON and are skipped ({lines.not_json.words})."
+        text = f"{_plural(lines.not_json.number, 'line')} not in JSON, skipped ({lines.not_json.words})."
         yield Finding(lines.not_json.number >= _SOME * max(lines.rows, 1), "rows", text)
     if lines.too_few.number:
         many = lines.too_few.number >= _SOME * max(lines.rows, 1)
-        text = f"{lines.too_few.number:,} rows have fewer columns than the header and are skipped"
+        text = f"{_plural(lines.too_few.number, 'row')} with fewer columns than the header, skipped"
         yield Finding(many, "columns", f"{text} ({lines.too_few.words}).", "Fill their columns." if many else "")
 
 
@@ -357,9 +361,8 @@ def _of_rows(content: Content, request: Request, *, complete: bool) -> Iterator[
         yield Finding(True, "user", text, advice)
     for one in content.longest:
         if one.missing:
-            text = (
-                f"{one.missing:,} values of {one.column!r} have more than {LONGEST_VALUE:,} bytes and are missing."
-            )
+            values = f"{_plural(one.missing, 'value')} of {one.column!r}"
+            text = f"{values} with more than {LONGEST_VALUE:,} bytes, counted as missing."
             yield Finding(False, "length", text)
 
 
@@ -407,7 +410,7 @@ def _of_content(content: Content) -> Iterator[Finding]:
         yield Finding(True, "dates", text, "Write all dates alike, best as 2026-01-31.")
     if content.similar:
         shown = "; ".join(", ".join(map(repr, spellings)) for spellings in content.similar_examples)
-        text = f"{content.similar:,} groups of items differ only in case or spaces ({shown})."
+        text = f"{_plural(content.similar, 'group')} of items that differ only in case or spaces ({shown})."
         yield Finding(False, "items", text, 'To count them together: --item "NAME=lower(trim(COLUMN))".')
 
 
