@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dphist.report.charts import chart
     from dphist.report.render import make_report
     from dphist.session import Session
+    from dphist.simulation.check import Check, check
     from dphist.simulation.simulate import Simulation, simulate
 
 
@@ -81,6 +82,7 @@ _HOMES = {
     "dphist.report.render": ("make_report",),
     "dphist.planning.explain": ("explain",),
     "dphist.session": ("Session",),
+    "dphist.simulation.check": ("Check", "check"),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
 }  # fmt: skip
 # Public submodules, such as dphist.sketch.
@@ -88,11 +90,11 @@ _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AlreadyRunning", "Budget", "Certification", "Comparison", "Contract", "DphistError", "Frontier",
+    "AlreadyRunning", "Budget", "Certification", "Check", "Comparison", "Contract", "DphistError", "Frontier",
     "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan", "Noise",
     "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Proof", "Release", "Session", "Simulation",
     "SumsComparison", "Verification",
-    "accounting", "certify", "chart", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
+    "accounting", "certify", "chart", "check", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
     "frontier", "ledger", "make_report", "opendp", "plan", "profile", "release", "release_histogram",
     "signatures", "simulate", "sketch", "tau_for_noise", "verify",
 ]  # fmt: skip

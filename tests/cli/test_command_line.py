@@ -24,8 +24,8 @@ from release_data import events
 
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
 COMMANDS = [
-    [], ["release"], ["plan"], ["certify"], ["compare"], ["profile"], ["audit"], ["simulate"], ["report"],
-    ["verify"], ["explore"], ["keygen"], ["sketch"], ["sketch", "build"], ["sketch", "merge"],
+    [], ["release"], ["plan"], ["certify"], ["compare"], ["profile"], ["audit"], ["simulate"], ["check"],
+    ["report"], ["verify"], ["explore"], ["keygen"], ["sketch"], ["sketch", "build"], ["sketch", "merge"],
     ["sketch", "release"], ["ledger"], ["ledger", "init"], ["ledger", "show"], ["ledger", "checkpoint"],
     ["ledger", "plan"],
 ]  # fmt: skip

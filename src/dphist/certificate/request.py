@@ -252,6 +252,9 @@ class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
     table: Text | None = None
     query: Text | None = None
     input_format: Text | None = None
+    encoding: Text | None = None
+    delimiter: Text | None = None
+    decimal: Literal[".", ","] | None = None
     null_items: bool = False
     types: Literal["text", "fixed", "none"]
     epsilon: Positive

@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTA
 _FEW_FLAGS = 12
 # The panels of `dphist --help`, in this order.
 _COMMANDS = {
-    "Release": ("release", "verify", "report"),
+    "Release": ("check", "release", "verify", "report"),
     "Choose a plan": ("plan", "simulate", "compare", "explore"),
     "Budgets and keys": ("ledger", "keygen"),
     "Streams": ("sketch",),
@@ -239,6 +239,7 @@ def _root(
 _MODULES: Final = {
     "planning": ("plan", "certify", "compare", "profile", "audit", "simulate"),
     "releasing": ("release",),
+    "checking": ("check",),
     "verifying": ("verify",),
     "reporting": ("report", "explore", "keygen"),
     "ledgers": ("ledger",),

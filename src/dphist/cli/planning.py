@@ -273,8 +273,8 @@ def audit(
 
 @app.command()
 @takes(
-    "epsilon", "delta", "user", "item", "total", "table", "query", "where", "input_format", "null_items",
-    required=("epsilon", "delta"),
+    "epsilon", "delta", "user", "item", "total", "table", "query", "where", "input_format", "encoding",
+    "delimiter", "decimal", "null_items", required=("epsilon", "delta"),
 )  # fmt: skip
 def simulate(
     source: Annotated[

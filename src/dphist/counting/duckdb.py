@@ -65,6 +65,10 @@ SIZED: Final = "dphist_sized"
 STOPPED: Final = "{what} cannot be counted: it is damaged, or contains values that cannot be read"
 
 
+# Users by their number of items, and the table of `sql.users_by_size`.
+Shape = tuple[list[tuple[int, int]], pa.Table]
+
+
 @dataclass(eq=False)
 class DuckDBEngine(SessionKeeper["DuckDBSession"]):
     resources: Resources = field(default_factory=Resources)
@@ -132,15 +136,16 @@ class DuckDBEngine(SessionKeeper["DuckDBSession"]):
             with suppress(Exception):  # as in `count`
                 counted.close()
 
-    def shape(self, events: Events) -> tuple[list[tuple[int, int]], pa.Table]:
-        """For public data only: users by their number of items, and the table of `sql.users_by_size`."""
+    def shape(self, events: Events) -> Shape:
+        """For public data only: the number of items of users, and of users of items."""
         with self._session() as session:
-            pairs, what = session.pairs(Task(events, Choice(bytes(32))))
-            session.execute(f"CREATE OR REPLACE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
-            users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
-            sizes = [(int(items), int(count)) for items, count in session.execute(users, what)]
-            query = sql.users_by_size(pairs, SIZED)
-            return sizes, session.table(query, what)
+            return session.shape(*session.pairs(Task(events, Choice(bytes(32)))))
+
+    @contextmanager
+    def session(self) -> Iterator[DuckDBSession]:
+        """A session for any queries. Only for data that may be shown."""
+        with self._session() as session:
+            yield session
 
     @contextmanager
     def _session(self, progress: Progress | None = None) -> Iterator[DuckDBSession]:
@@ -233,6 +238,21 @@ class DuckDBSession:
         self.readers = opened.readers
         return pairs, what
 
+    def shape(self, pairs: Pairs, what: str) -> Shape:
+        """Users by their number of items, and the table of `sql.users_by_size`."""
+        self.execute(f"CREATE OR REPLACE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
+        users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
+        sizes = [(int(items), int(count)) for items, count in self.execute(users, what)]
+        return sizes, self.table(sql.users_by_size(pairs, SIZED), what)
+
+    def open(self, events: Events, summed: Sequence[str]) -> tuple[Relation, str]:
+        """The rows of the events, and how messages call them."""
+        rows, opened, what = self._wait_for(
+            lambda: open_rows(self.connection, events, EVENTS, False, summed=summed)
+        )
+        self.readers = opened.readers
+        return rows, what
+
     def make_list(self, listed: Events, query: Callable[[Relation, Events], str], probe: bool = False) -> None:
         """Create the table of a public list from a query over its rows."""
         listed = with_stream(listed)
@@ -298,28 +318,39 @@ class Histogram:
 def source_of(connection: DuckDBPyConnection, events: Events, label: str, probe: bool) -> Source:
     source = events.source
     if isinstance(source, str) and is_postgres(source):
+        refuse_text_options(events, "a database")
         return postgres_source(source, events).as_source(connection, label, probe)
     if is_frame(source):
         if events.table is not None or events.query is not None:
             raise not_a_database(events, "data in memory")
+        refuse_text_options(events, "data in memory")
         return frame_source(source, as_text=events.as_text).as_source(connection, label, probe)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
         if events.table is not None:
             raise not_a_database(events, "files")
-        rows = file_source(connection, files, kind, label, probe)
+        if kind not in ("csv", "tsv"):
+            refuse_text_options(events, f"the format {kind}")
+        rows = file_source(connection, files, kind, label, probe, events.encoding, events.delimiter)
         if events.query is None:
             return rows
         tables = ["input", *(Path(files[0]).name.split(".")[:1] if len(files) == 1 else [])]
         return expressions.query_source(connection, rows, events.query, tables)
     if len(files) > 1:
         raise InputError(f"a database must be a single file, but {len(files)} were given")
+    refuse_text_options(events, "a database")
     return database_source(connection, files[0], kind, events, label, probe)
 
 
 def not_a_database(events: Events, kind: str) -> InputError:
     option = "<--table>" if events.table is not None else "<--query>"
     return InputError(f"{option} is for databases: to select rows of {kind}, use <--where>")
+
+
+def refuse_text_options(events: Events, kind: str) -> None:
+    for option, value in (("<--encoding>", events.encoding), ("<--delimiter>", events.delimiter)):
+        if value is not None:
+            raise InputError(f"{option} is for CSV and TSV files, not for {kind}: leave it out")
 
 
 def open_rows(

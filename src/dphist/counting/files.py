@@ -7,7 +7,8 @@ field is NULL whether quoted or not, and the header line determines the delimite
 writes them (1 and 1.0 are different texts), lists and objects are JSON, and null and missing keys are NULL; every
 key is a column, because only reading all rows could tell which keys exist. Invalid rows (too few fields, not
 UTF-8, not JSON, longer than 2 MB) are skipped: an error would reveal them. A JSON array must be valid as a whole.
-`quotes` refuses CSV files in which a row could change how others are read.
+`quotes` refuses CSV files in which a row could change how others are read. CSV files of another encoding are first
+copied as UTF-8 (`encodings`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import io
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dphist.certificate.endings import FORMATS
+from dphist.counting.encodings import UNREADABLE, codec_of, convert_to_utf8
 from dphist.counting.frames import ArrowSource, stream_of
 from dphist.counting.quotes import BUFFER, EMPTY, SKIPPED, check_quotes, open_text
 from dphist.counting.sql import DECIMAL, FLOATS, WHOLE, Opened, Source, describe, name, require_columns, text
@@ -186,15 +189,31 @@ def file_head(path: str, size: int) -> bytes:
     return attempt(read, f"the file {path!r}")
 
 
-def file_source(connection: DuckDBPyConnection, files: list[str], kind: str, label: str, probe: bool) -> Source:
+def file_source(
+    connection: DuckDBPyConnection,
+    files: list[str],
+    kind: str,
+    label: str,
+    probe: bool,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+) -> Source:
     what = f"the file {files[0]!r}" if len(files) == 1 else f"the input of {len(files)} files ({files[0]!r} ...)"
     if kind in ("json", "jsonl"):
         return json_source(connection, what, files, kind)  # an empty file has no rows
     if kind in ("csv", "tsv"):
-        delimiter, headers = csv_headers(files, kind, what)
+        separator, headers = csv_headers(files, kind, what, encoding, delimiter)
+        texts = {path: path for path in headers}
         if not probe:
-            check_quotes([*headers], delimiter)
-        return grouped_source(connection, what, headers, lambda paths, names: read_csv(paths, names, delimiter))
+            if codec_of(encoding) != "utf-8":
+                texts = copy_as_utf8(connection, [*headers], codec_of(encoding))
+            with _replace_in_errors({repr(copy): repr(path) for path, copy in texts.items()}):
+                check_quotes([*texts.values()], separator)
+
+        def read(paths: list[str], names: list[str]) -> str:
+            return read_csv([texts[path] for path in paths], names, separator)
+
+        return grouped_source(connection, what, headers, read)
     if not [path for path in files if file_head(path, 1)]:
         raise InputError(f"{what} is empty: it has no columns")
     if kind == "parquet":
@@ -404,30 +423,50 @@ def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
     return f"read_csv({path_list(files)}, columns={{{columns}}}, {options})"
 
 
-def csv_headers(files: list[str], kind: str, what: str) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """The delimiter of CSV files, and the column names of each file that is not empty."""
+def csv_headers(
+    files: list[str], kind: str, what: str, encoding: str | None = None, delimiter: str | None = None
+) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """The delimiter of CSV files, if it is not given, and the column names of each file that is not empty."""
     lines = {}
     for path in files:
         if file_head(path, 1):
-            lines[path] = attempt(partial(first_line, path), f"the file {path!r}")
+            lines[path] = attempt(partial(first_line, path, codec_of(encoding)), f"the file {path!r}")
     if not lines:
         raise InputError(f"{what} is empty (no header row)")
-    # The delimiter that is most frequent in the first header line, outside quotes.
+    # By default the one that is most frequent in the first header line, outside quotes.
     unquoted = re.sub(r'"[^"]*"', "", next(iter(lines.values())))
-    delimiter = "\t" if kind == "tsv" else max(DELIMITERS, key=unquoted.count)
-    return delimiter, {path: header_of(path, line, delimiter) for path, line in lines.items()}
+    separator = delimiter or ("\t" if kind == "tsv" else max(DELIMITERS, key=unquoted.count))
+    return separator, {path: header_of(path, line, separator, encoding) for path, line in lines.items()}
 
 
-def first_line(path: str) -> str:
-    """The first line of a file, compressed or not, with invalid UTF-8 as surrogates."""
-    with io.TextIOWrapper(cast("IO[bytes]", open_text(path)), "utf-8-sig", "surrogateescape", newline="") as lines:
-        line = lines.readline(LONGEST_HEADER + 1)
+def copy_as_utf8(connection: DuckDBPyConnection, files: Sequence[str], codec: str) -> dict[str, str]:
+    """Each file's copy in UTF-8, in the private folder of the session, which removes it."""
+
+    def copy_file(path: str) -> str:
+        # Folders named key=value add columns.
+        keys = [part for part in Path(os.path.abspath(path)).parent.parts if "=" in part]
+        folder = Path(tempfile.mkdtemp(dir=work)).joinpath(*keys)
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = folder / "utf-8.csv"
+        with open_text(path) as source, copy.open("wb") as target:
+            convert_to_utf8(source, codec, target, f"the file {path!r}")
+        return str(copy)
+
+    work = connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0]
+    return {path: attempt(partial(copy_file, path), f"the file {path!r}") for path in files}
+
+
+def first_line(path: str, codec: str = "utf-8") -> str:
+    """The first line of a file, compressed or not, with what is not text as surrogates."""
+    errors = "surrogateescape" if codec == "utf-8" else UNREADABLE
+    with io.TextIOWrapper(cast("IO[bytes]", open_text(path)), codec, errors, newline="") as lines:
+        line = lines.readline(LONGEST_HEADER + 1).removeprefix("\ufeff")
     if len(line) > LONGEST_HEADER:
         raise InputError(f"the header line of the file {path!r} is longer than {LONGEST_HEADER >> 20} MB")
     return line
 
 
-def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:
+def header_of(path: str, line: str, delimiter: str, encoding: str | None = None) -> tuple[str, ...]:
     """The column names in the header line of a CSV file."""
 
     def one_line() -> Iterator[str]:
@@ -436,7 +475,8 @@ def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:
         # The reader continues an open quote in the next line, which may be a user's row.
         raise InputError(f"the header of the file {path!r} does not end in its first line: a quote is not closed")
 
-    wrong = "{what} cannot be read: its header line is not UTF-8, or it is damaged"
+    expected = "UTF-8 (then give <--encoding>)" if encoding is None else encoding
+    wrong = f"{{what}} cannot be read: its header line is not {expected}, or it is damaged"
     names = attempt(lambda: next(csv.reader(one_line(), delimiter=delimiter), []), f"the file {path!r}", wrong)
     return tuple(header_names(names))
 

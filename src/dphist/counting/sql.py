@@ -318,6 +318,10 @@ def is_lossless(entry: str, own: str, key: str, kind: str) -> str:
 # Engines differ in \s, \d and $, so they are spelled out. No backtracking: a long text is matched in one pass.
 BLANKS: Final = r"[ \t\n\r\f\x0B]*"
 NUMBER: Final = rf"\A{BLANKS}[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}\z"
+# With a decimal comma, dots separate groups of three digits: 12.5 is not a number, rather than 125.
+NUMBER_WITH_COMMA: Final = (
+    rf"\A{BLANKS}[+-]?(([0-9]{{1,3}}(\.[0-9]{{3}})+|[0-9]+)(,[0-9]*)?|,[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}\z"
+)
 LARGE: Final = frozenset({"HUGEINT", "UHUGEINT", "BIGNUM"})
 TEXTS: Final = re.compile(r"^(VARCHAR|JSON|\"NULL\"|ENUM\(.*\))$", re.DOTALL)
 # The digits of such a decimal are an exact double, and dividing by the power of its point rounds once.
@@ -336,8 +340,11 @@ def boolean_as_text(column: str) -> InputError:
     return InputError(f"the column {column!r} holds true and false: pass types='fixed' to sum them as 1 and 0")
 
 
-def number(expression: str, kind: str, column: str) -> str:
-    """The value as the nearest double; NULL if it is not a number. An error if the type is not numeric or text."""
+def number(expression: str, kind: str, column: str, decimal_sign: str | None = None) -> str:
+    """The value as the nearest double; NULL if it is not a number. An error if the type is not numeric or text.
+
+    The decimal sign is that of numbers in text.
+    """
     if kind in FLOATS | WHOLE:
         return f"CAST({expression} AS DOUBLE)"
     if kind == "BOOLEAN":
@@ -351,7 +358,10 @@ def number(expression: str, kind: str, column: str) -> str:
     if TEXTS.match(kind) is None:
         raise not_summable(column)
     value = normalize(expression if kind == "VARCHAR" else f"CAST({expression} AS VARCHAR)", "VARCHAR")
-    return f"CASE WHEN regexp_matches({value}, {text(NUMBER)}) THEN TRY_CAST({value} AS DOUBLE) END"
+    form, plain = NUMBER, value
+    if decimal_sign == ",":
+        form, plain = NUMBER_WITH_COMMA, f"replace(replace({value}, '.', ''), ',', '.')"
+    return f"CASE WHEN regexp_matches({value}, {text(form)}) THEN TRY_CAST({plain} AS DOUBLE) END"
 
 
 def fine_steps(x: str, value: Value) -> str:
@@ -454,7 +464,11 @@ class Pairs:
         columns = ", ".join(["u", *self.items])
         if not self.values:
             return f"SELECT DISTINCT {columns} FROM ({self.with_repeats()})"
-        numbers = ", ".join(f"{number(f'x{k}', *kind)} AS x{k}" for k, (_, *kind) in enumerate(self.rows.numbers))
+        sign = self.events.decimal
+        numbers = ", ".join(
+            f"{number(f'x{k}', kind, column, sign)} AS x{k}"
+            for k, (_, kind, column) in enumerate(self.rows.numbers)
+        )
         places = {column: f"x{k}" for k, (_, _, column) in enumerate(self.rows.numbers)}
         fine = ", ".join(f"{fine_steps(places[v.column], v)} AS f{k}" for k, v in enumerate(self.values))
         totals = ", ".join(f"sum(f{k}) AS s{k}" for k in range(len(self.values)))

@@ -63,7 +63,8 @@ class Events:
     `source` is a path, glob, folder, database address, tuple of paths, or frame. `table` or `query` selects from a
     database, `where` is an SQL condition, and `file_format` is for names without a known ending. `as_text` reads
     every column as text, cell by cell, whatever its type. Rows without a user are dropped; so are rows without an
-    item unless `null_items` is set. Values longer than `LONGEST_VALUE` are missing.
+    item unless `null_items` is set. Values longer than `LONGEST_VALUE` are missing. `encoding` and `delimiter` are
+    those of CSV files, and `decimal` is the decimal sign of numbers in text.
 
     `totals` are names of item columns. For each of them, every row is there once more without its value, marked as
     a total in one more column of truth values after those of the items. In a list of items, whose columns include
@@ -81,6 +82,9 @@ class Events:
     null_items: bool = False
     as_text: bool = False
     totals: tuple[str, ...] = ()
+    encoding: str | None = None
+    delimiter: str | None = None
+    decimal: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not self.user:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -100,6 +100,14 @@ class Columns:
                 look.names(aggregate.name), [value, *([error] if look.error else []), *ends], strict=True
             )
         return columns
+
+    def sum_errors(
+        self, estimates: Estimates, sums: Sequence[FloatArray], limit: int, plan: Plan
+    ) -> dict[str, Numbers]:
+        """The standard errors of sums and means in a release in rounds, by their names."""
+        complete = replace(self, look=Published(error=True))
+        columns = complete.estimates(estimates, sums, limit, plan)
+        return {one.name: columns[f"{one.name}_standard_error"] for one in self.aggregates}
 
 
 def _mean_columns(

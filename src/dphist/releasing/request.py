@@ -40,6 +40,7 @@ from dphist.certificate.request import (
     is_query,
     request_of,
 )
+from dphist.counting.encodings import codec_of
 from dphist.counting.task import Events, Value, is_frame, is_stream
 from dphist.errors import (
     LARGEST_COUNT,
@@ -58,11 +59,14 @@ Watcher = Callable[[str, float], None]
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
+# Not a dot or a sign, which would split numbers.
+_DELIMITER: Final = re.compile(r"[!#$%&*,/:;<=>?@\\^_`|~]")
 # Files, of which the certificate has the names without the folders.
 _PATHS: Final = {"input", "items", "known"}
 # Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
 _LITERAL: Final = {
-    "user", "item", "total", "where", "query", "table", "sum", "mean", "vector", "count_name", "output_table",
+    "user", "item", "total", "where", "query", "table", "delimiter", "sum", "mean", "vector", "count_name",
+    "output_table",
 }  # fmt: skip
 
 
@@ -122,6 +126,13 @@ class Request(Asked):
         "condition.")] = None
     input_format: Annotated[str | None, _input("FORMAT",
         "parquet, csv, jsonl or arrow, if the format does not follow from the file names.")] = None
+    encoding: Annotated[str | None, _input("NAME",
+        "Encoding of CSV files: latin-1, windows-1252, utf-16, ... [utf-8]")] = None
+    delimiter: Annotated[str | None, _input("C",
+        "Character between the columns of CSV files; tab for a tab. [the most frequent of , ; | and tab in the "
+        "header line]")] = None
+    decimal: Annotated[Literal[".", ","] | None, _input("",
+        "Decimal sign of numbers in text. With a comma, dots separate thousands. [.]")] = None
     input_name: Annotated[str | None, _advanced("NAME",
         "Name of the input in certificate and report, instead of its path.")] = None
     null_items: Annotated[bool, _input("", "Count a missing item as an item of its own.")] = False
@@ -238,6 +249,7 @@ class Request(Asked):
         self._check_ledger()
         self._check_columns()
         self._check_streams()
+        self._check_reading()
         self._check_engine()
 
     def _is_text_file(self) -> bool:
@@ -294,6 +306,23 @@ class Request(Asked):
                 "<--certificate> is for <--output -> and PostgreSQL: otherwise it is written beside the output"
             )
 
+    def _check_reading(self) -> None:
+        codec_of(self.encoding)
+        if self.delimiter is not None:
+            if self.delimiter in ("tab", "\\t"):
+                object.__setattr__(self, "delimiter", "\t")
+            if self.delimiter != "\t" and not _DELIMITER.fullmatch(self.delimiter):
+                raise InvalidParameter(
+                    f"<--delimiter> must be one character, such as ; or tab, not {self.delimiter!r}: letters, "
+                    "digits, spaces, dots, signs and quotes cannot separate columns"
+                )
+        if self.engine_name == "spark":
+            for name in ("encoding", "delimiter", "decimal"):
+                if getattr(self, name) is not None:
+                    raise InvalidParameter(
+                        f"<{flag(name)}> is for the engine duckdb: for Spark, write the files as Parquet"
+                    )
+
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
@@ -330,7 +359,8 @@ class Request(Asked):
     def events(self) -> Events:
         return Events(
             self.input, self.user, self.columns, self.table, self.query, self.where, self.input_format,
-            self.null_items, as_text=self.types == "text", totals=self.totals,
+            self.null_items, as_text=self.types == "text", totals=self.totals, encoding=self.encoding,
+            delimiter=self.delimiter, decimal=self.decimal,
         )  # fmt: skip
 
     def listed_items(self) -> Events | None:

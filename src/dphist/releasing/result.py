@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
@@ -32,6 +33,7 @@ from dphist.ledger.schema import Receipt
 from dphist.model import Budget, Plan, Proof
 from dphist.outputs.target import Target, Written, target_of
 from dphist.outputs.write import check_formulas, write_release
+from dphist.releasing.plausibility import doubtful_sums
 from dphist.releasing.summary import INTERVALS_OF_NOISE, NOT_PRIVATE, Summary, column_digits, summarize
 from dphist.signatures import signer_of
 
@@ -127,6 +129,7 @@ class Release:
         receipt: The booking in the ledger, if there is one.
         created: Time of the release.
         total: Number of rows, if only the first of them are held here.
+        sum_errors: Standard errors of the sums and means of a release in rounds, also if they are not released.
         decimals: Decimals to which counts are rounded, which the noise's standard deviation determines; None if
             they are not rounded.
     """
@@ -144,6 +147,7 @@ class Release:
     written: Written | None = None
     sums: tuple[NDArray[np.float64], ...] = ()
     findings: Findings | None = None
+    sum_errors: Mapping[str, Numbers] = field(default_factory=dict)
     receipt: Receipt | None = None
     created: str = field(default_factory=now)
     total: int | None = None
@@ -307,7 +311,17 @@ class Release:
             self.plan, self.request, items=len(self),
             largest=float(self.counts.max()) - spare if self.counts.size else None,
             private=self.private, findings=self.findings, margins=self.added.get(MARGIN),
+            alarms=self._alarms(),
         )  # fmt: skip
+
+    def _alarms(self) -> list[str]:
+        """Why the numbers may not be what was meant, if all of them are here."""
+        if self.total is not None or not self.plan.sums:
+            return []
+        margins = self.added.get(MARGIN)
+        if margins is not None and self.request.interval is not None:
+            margins = margins * (1.96 / -NormalDist().inv_cdf((1.0 - self.request.interval) / 2.0))
+        return [*doubtful_sums(self.plan, self.request, self.counts, self.added, margins, self.sum_errors)]
 
     def _texts(self, column: ArrowArray, where: NDArray[np.int64], *, totals: bool = False) -> list[str]:
         """The beginnings of values as printable text, without control characters.

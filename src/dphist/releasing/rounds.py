@@ -282,6 +282,7 @@ def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Arr
     by_count = np.argsort(-np.asarray(numbers[job.names.count], dtype=np.float64), kind="stable")
     counts = numbers.pop(job.names.count)[by_count]
     added = {name: values[by_count] for name, values in numbers.items()}
+    errors = job.columns.sum_errors(estimates, measured.sums, measured.limit, job.plan)
     rows = tuple(take_rows(column, by_item[by_count]) for column in columns)
     request = job.request
     input_form = frame_form(request.input) if is_frame(request.input) else None
@@ -295,6 +296,7 @@ def estimated(job: Job, found: Found, measured: Measurement, items: Sequence[Arr
         added=added,
         input_form=input_form,
         findings=findings,
+        sum_errors={name: values[by_count] for name, values in errors.items()},
     )
     return job.complete(release)
 

@@ -110,7 +110,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
         files = _check_files(request)  # 2. Check
         target = _check_target(request)
         # The engine's session ends before anything is written: the output may be a table of the input database.
-        with engine_for(request) as engine, _spool_input(request, given) as events:
+        with engine_for(request) as engine, spool_input(request, given) as events:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3. Plan
             attempt.book(planned, partial(_plan_with, request, engine))  # 4. Book
@@ -168,7 +168,7 @@ def _check_target(request: Request) -> Target | None:
 
 
 @contextmanager
-def _spool_input(request: Request, events: Events) -> Iterator[Events]:
+def spool_input(request: Request, events: Events) -> Iterator[Events]:
     """The events. Standard input and objects are copied to a private folder, because they are read repeatedly."""
     paths = given_paths(request.input)
     folder = Path(request.temp_folder) if request.temp_folder is not None else None

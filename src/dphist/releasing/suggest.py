@@ -52,11 +52,15 @@ def _columns(values: Mapping[str, object]) -> tuple[list[str], str]:
     source = values.get("input")
     if values.get("engine") == "spark" or not any(local_paths(source)) or source == STREAM:
         return [], ""
-    table, query, form = (
-        value if isinstance(value, str) else None for value in map(values.get, ("table", "query", "input_format"))
+    table, query, form, encoding, delimiter = (
+        value if isinstance(value, str) else None
+        for value in map(values.get, ("table", "query", "input_format", "encoding", "delimiter"))
     )
     try:
-        events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
+        events = Events(
+            source, "user", (Column("item", "item"),), table, query, file_format=form, encoding=encoding,
+            delimiter=delimiter,
+        )  # fmt: skip
         names = DuckDBEngine().columns(events)
     except DphistError as error:
         return [], error.marked[:1].upper() + error.marked[1:]

@@ -7,7 +7,7 @@ the report share these words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,6 +25,7 @@ from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.model import Budget, Plan
 from dphist.planning.utility import count_noise
 from dphist.proof.verdict import Verdict, verdict_of
+from dphist.releasing.plausibility import NOTHING
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
@@ -57,6 +58,7 @@ class Summary:
     why_few: str
     warnings: tuple[str, ...]
     query_condition: str | None  # one of the warnings: a query may combine rows of several users
+    alarms: tuple[str, ...] = ()  # those of the warnings that say that numbers may not be what was meant
 
     def rows(self) -> list[tuple[str, str]]:
         budget = f"ε = {plain_number(self.budget.epsilon)}, δ = {plain_number(self.budget.delta)} for each user"
@@ -75,7 +77,7 @@ class Summary:
         lines += ["", table] if table else []
         notes = [self.why_few] if self.why_few else []
         for text in self.warnings:
-            serious = text in self.verdict.warnings or text == self.query_condition
+            serious = text in (*self.verdict.warnings, *self.alarms, self.query_condition)
             notes.append(f"{'Warning' if serious else 'Note'}: {text}")
         lines += [line for note in notes for line in ("", fill(note))]
         return lines if self.private else [NOT_PRIVATE, *lines]
@@ -101,16 +103,21 @@ def summarize(
     private: bool = True,
     findings: Findings | None = None,
     margins: Numbers | None = None,
+    alarms: Sequence[str] = (),
 ) -> Summary:
     """The summary of a release with this many `items` and this `largest` count.
 
-    A release in rounds has `findings`, and a margin for each count.
+    A release in rounds has `findings`, and a margin for each count. `alarms` are warnings about its numbers.
     """
+    alarms = (*([] if items else [NOTHING]), *alarms)
     if findings is not None:
-        return _of_rounds(plan, request, findings, margins, items=items, largest=largest, private=private)
+        return _of_rounds(
+            plan, request, findings, margins, items=items, largest=largest, private=private, alarms=alarms
+        )
     verdict = verdict_of(plan.budget, None if is_difference(plan, request) else largest)
     hidden = _hidden_below(plan, request)
-    return _with_warnings(plan, request, verdict, caveats(plan, request, _CAVEATS), private=private)(
+    notes = caveats(plan, request, _CAVEATS)
+    return _with_warnings(plan, request, verdict, notes, private=private, alarms=alarms)(
         headline=_headline(plan, request, items),
         margin=half_width(plan, LEVEL),
         margin_words=_margin_words(plan, request),
@@ -123,15 +130,15 @@ def summarize(
 
 
 def _with_warnings(
-    plan: Plan, request: AnyRequest, verdict: Verdict, notes: list[str], *, private: bool
+    plan: Plan, request: AnyRequest, verdict: Verdict, notes: list[str], *, private: bool, alarms: tuple[str, ...]
 ) -> Callable[..., Summary]:
     """A summary with its budget, its verdict and its warnings, the most important ones first."""
     of_budget = verdict.warnings if private else ()
-    warnings = (*of_budget, *conditions(plan, request, _CONDITIONS), *notes)
+    warnings = (*alarms, *of_budget, *conditions(plan, request, _CONDITIONS), *notes)
     query = next(iter(conditions(plan, request, ["query"])), None)
     return partial(
         Summary, budget=plan.budget, verdict=verdict, private=private, warnings=warnings[:_MOST_WARNINGS],
-        query_condition=query,
+        query_condition=query, alarms=alarms,
     )  # fmt: skip
 
 
@@ -144,6 +151,7 @@ def _of_rounds(
     items: int,
     largest: float | None,
     private: bool,
+    alarms: tuple[str, ...],
 ) -> Summary:
     verdict, public = verdict_of(plan.budget, largest), request.items is not None
     most = int(plan.contract.items)
@@ -163,7 +171,7 @@ def _of_rounds(
     limit = f"none up to {count_items(most)}; of users with more, a random {most:,} count"
     limit = "none" if public and items <= most else limit
     notes = [*doubts(findings.reason), *caveats(plan, request, ["clamped-sums", "shared-noise"])]
-    return _with_warnings(plan, request, verdict, notes, private=private)(
+    return _with_warnings(plan, request, verdict, notes, private=private, alarms=alarms)(
         headline=f"{count_items(items)} released{', all of a public list' if public else ''}",
         margin=margin,
         margin_words=_margins_in_words(margins),

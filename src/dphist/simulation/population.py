@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.duckdb import DuckDBEngine, Shape
 from dphist.counting.streams import read_once
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
@@ -81,9 +81,14 @@ class Population:
 
 def population_of(events: Events, label: str) -> Population:
     with read_once(events) as given:
-        sizes, table = DuckDBEngine().shape(given)
-    if not sizes:
+        shape = DuckDBEngine().shape(given)
+    if not shape[0]:
         raise InputError("the data has no event with a user and an item")
+    return population_of_shape(shape, label)
+
+
+def population_of_shape(shape: Shape, label: str) -> Population:
+    sizes, table = shape
     users, alike, items, pairs = (
         np.asarray(table.column(name).to_numpy(), dtype=np.float64)
         for name in ("users", "alike", "items", "pairs")

@@ -273,10 +273,10 @@ def simulate(
     """Predict the utility of releases of this data, for many plans. NOT PRIVATE: use public data only.
 
     `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
-    `total`, `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent,
-    items, users) or (exponent, items, users, mean items per user). Candidates are the default with both of its
-    goals, `limits` per user and `tops` (an empty list for none). The recommendation is for the `goal`: accurate
-    `counts`, many `keys`, or little missing `mass`.
+    `total`, `table`, `query`, `where`, `input_format`, `encoding`, `delimiter`, `decimal` and `null_items`. Or
+    `zipf` generates data: (exponent, items, users) or (exponent, items, users, mean items per user). Candidates
+    are the default with both of its goals, `limits` per user and `tops` (an empty list for none). The
+    recommendation is for the `goal`: accurate `counts`, many `keys`, or little missing `mass`.
 
     >>> import dphist
     >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
@@ -312,7 +312,10 @@ def _whole_numbers(name: str, given: Sequence[int] | None) -> list[int] | None:
 
 
 def _count_population(source: object, budget: Budget, columns: dict[str, Any]) -> Population:
-    allowed = {"user", "item", "total", "table", "query", "where", "input_format", "null_items"}
+    allowed = {
+        "user", "item", "total", "table", "query", "where", "input_format", "encoding", "delimiter", "decimal",
+        "null_items",
+    }  # fmt: skip
     for name in columns:
         if name not in allowed:
             raise InvalidParameter(f"simulate has no {name!r}")
