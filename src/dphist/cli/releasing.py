@@ -90,7 +90,7 @@ def release(
       dphist release request.toml --dry-run
       dphist release 'logs/{period}/*.parquet' --user user_id --item query \\
         --epsilon 0.42 --delta 1.7e-8 --ledger budget.db --dataset log \\
-        --id last-week --known previous -o 'releases/{period}.parquet'
+        --id last-week -o 'releases/{period}.parquet'
       dphist release hdfs://logs/2026/ --input-format parquet \\
         --engine spark --master spark://host:7077 --user user_id \\
         --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries

@@ -168,7 +168,7 @@ def plan_series(
     planned = plan_at(budget)
     return SeriesPlan(
         account.name, number, unit, budget, planned, fit, fit.fixes or account.accounting, _shown(planned),
-        _command(account, os.fspath(ledger), unit, budget, limits, default=in_rounds),
+        _command(account, os.fspath(ledger), unit, budget, limits),
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _shown(planned: Plan) -> tuple[Shown, ...]:
 
 
 def _command(
-    account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, int | None], *, default: bool
+    account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, int | None]
 ) -> str:
     """The command of each release, with the columns of the last booking if there is one."""
     last = account.bookings[-1].spend.document.get("request", {}) if account.bookings else {}
@@ -205,5 +205,4 @@ def _command(
         elif value is not None:
             words += [flag(option), str(value)]
     words += ["--ledger", ledger, "--dataset", account.name, "--id", IDS.get(unit, name)]
-    words += ["--known", "previous"] if default and unit in IDS else []
     return shlex.join([*words, "-o", f"releases/{name}.parquet"])
