@@ -77,7 +77,9 @@ class SeriesPlan(Listing):
     def _shown_rows(self) -> list[tuple[str, str]]:
         if len(self.shown) == 1:
             (shown,) = self.shown
-            found = "every item of the list" if shown.users is None else f"items with {shown.users:,} users or more"
+            found = (
+                "every item of the list" if shown.users is None else f"items with {shown.users:,} users or more"
+            )
             return [("Shows", found), ("Margin", f"±{figure(shown.margin)} per count (95 %)")]
         found = [(f"about {one.users:,} users or more", one.items) for one in self.shown if one.users is not None]
         margins = [(f"about ±{one.margin:,.0f}", one.items) for one in self.shown]
@@ -189,9 +191,7 @@ def _shown(planned: Plan) -> tuple[Shown, ...]:
     return tuple(Shown(items, needed(items), 1.96 * noise.sigma * math.sqrt(items)) for items in _ITEMS)
 
 
-def _command(
-    account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, int | None]
-) -> str:
+def _command(account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, int | None]) -> str:
     """The command of each release, with the columns of the last booking if there is one."""
     last = account.bookings[-1].spend.document.get("request", {}) if account.bookings else {}
     items = last.get("item") or ["query"]

@@ -93,6 +93,8 @@ class NumberColumn:
         )
         if self.kind == "margin":
             return ["unknown" if number == "nan" else f"±{number}" for number in numbers]
+        if self.kind == "number":
+            return ["–" if number == "nan" else number for number in numbers]
         return [" to ".join(ends) for ends in zip(numbers, *upper, strict=True)]
 
 
@@ -182,7 +184,7 @@ def rows_of(table: pa.Table, plan: Plan, request: AnyRequest, decimals: int | No
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    labels = tuple(_text_column(title, ordered.column(title)) for title in table.column_names[:place])
+    labels = tuple(text_column(title, ordered.column(title)) for title in table.column_names[:place])
     columns = []
     # The intervals of the release, or else those of its noise. Margins say the same as the intervals of counts.
     width: float | None = None
@@ -218,7 +220,7 @@ def _numbers(column: ArrowColumn) -> Numbers:
     return np.asarray(column.to_pylist(), dtype=np.float64)
 
 
-def _text_column(name: str, column: ArrowColumn) -> TextColumn:
+def text_column(name: str, column: ArrowColumn) -> TextColumn:
     import pyarrow as pa
 
     try:
