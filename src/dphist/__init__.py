@@ -97,8 +97,8 @@ __all__ = [
     "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Proof", "Release", "Series", "SeriesPlan",
     "Session", "Simulation", "SumsComparison", "Verification",
     "accounting", "certify", "chart", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
-    "frontier", "ledger", "make_report", "opendp", "plan", "plan_series", "profile", "release", "release_histogram",
-    "series", "signatures", "simulate", "sketch", "tau_for_noise", "verify",
+    "frontier", "ledger", "make_report", "opendp", "plan", "plan_series", "profile", "release",
+    "release_histogram", "series", "signatures", "simulate", "sketch", "tau_for_noise", "verify",
 ]  # fmt: skip
 
 

@@ -177,9 +177,9 @@ def plan(
 ) -> None:
     """Check whether a release would fit the remaining budget, or plan a series of releases. Books nothing.
 
-    With --epsilon and --delta: whether the release fits, and how often. With --weeks, --days, --months, --quarters or
-    --releases: the largest budget for each of so many equal releases. Plans as `dphist release` would, with these
-    limits or in rounds. Exit code 3 if it does not fit.
+    With --epsilon and --delta: whether the release fits, and how often. With --weeks, --days, --months, --quarters
+    or --releases: the largest budget for each of so many equal releases. Plans as `dphist release` would, with
+    these limits or in rounds. Exit code 3 if it does not fit.
 
     \b
     Examples:
@@ -189,7 +189,7 @@ def plan(
         --delta 1e-7 --max-items-per-user 20
     """
     numbers = {"weeks": weeks, "days": days, "months": months, "quarters": quarters, "releases": releases}
-    given = {unit: number for unit, number in numbers.items() if number is not None}
+    given: dict[str, Any] = {unit: number for unit, number in numbers.items() if number is not None}
     flags = [f"<--{name}>" for name in (*(n for n in ("epsilon", "delta") if n in options), *given)]
     if flags not in (["<--epsilon>", "<--delta>"], *([f"<--{unit}>"] for unit in numbers)):
         raise InvalidParameter(

@@ -1,7 +1,7 @@
 """Periods of scheduled releases: names such as 2026-W46, the period that ended last, and the release before it.
 
-A command that a scheduler repeats unchanged gets its period from its id: `--id last-week` is the id 2026-W46 in the
-week after, and `{period}` in the names of input and output becomes 2026-W46.
+A command that a scheduler repeats unchanged gets its period from its id: `--id last-week` is the id 2026-W46 in
+the week after, and `{period}` in the names of input and output becomes 2026-W46.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dphist.certificate.verify import SEEDED, verify
 from dphist.errors import InvalidParameter, NotVerified, flag
@@ -96,7 +96,7 @@ def fill_period(request: Request, today: date | None = None) -> Request:
         period = last_period(word["word"], today or date.today())
         request = replace(request, id=f"{word['before']}{period}")
     period_of_id = None if request.id is None else period_in(request.id)
-    changed = {
+    changed: dict[str, Any] = {
         name: filled
         for name in _FILLED
         if (filled := _filled(getattr(request, name), period_of_id, name)) is not getattr(request, name)
@@ -118,8 +118,8 @@ def _filled(value: object, period: Period | None, option: str) -> object:
     if period is None:
         name = "the input" if option == "input" else f"<{flag(option)}>"
         raise InvalidParameter(
-            f"{name} has {{period}}, {{start}} or {{end}}, which come from <--id>: give one with a period, such as "
-            "<--id last-week> or <--id 2026-W46>"
+            f"{name} has {{period}}, {{start}} or {{end}}, which come from <--id>: give one with a period, such "
+            "as <--id last-week> or <--id 2026-W46>"
         )
     names = {"period": period.name, "start": period.start.isoformat(), "end": period.end.isoformat()}
     return _PLACES.sub(lambda match: names[match[1]], text)
@@ -139,7 +139,8 @@ def _previous_release(request: Request) -> str | None:
     output = None if request.output is None else os.fspath(request.output)
     if output is None or output == STREAM or scheme_of(output) or request.output_table is not None:
         raise InvalidParameter(
-            f"<--known {PREVIOUS}> looks next to <--output>, which must be a file: name the previous release itself"
+            f"<--known {PREVIOUS}> looks next to <--output>, which must be a file: name the previous release "
+            "itself"
         )
     path = Path(output)
     period = period_in(path.name)

@@ -187,8 +187,8 @@ class Request(Asked):
         "With <--ledger>: name of this run, for scheduled jobs. After a crash, run the same command again: a "
         "finished release is not repeated, and an unfinished one reuses its booking with new noise. That is "
         "private only if nothing of the earlier attempt was published, copied or seen. last-week, yesterday, "
-        "last-month and last-quarter stand for a period, such as 2026-W46, which replaces {period} in the names of "
-        "input and output; {start} and {end} are its first day and the day after it.", recorded=False)] = None
+        "last-month and last-quarter stand for a period, such as 2026-W46, which replaces {period} in the names "
+        "of input and output; {start} and {end} are its first day and the day after it.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]", recorded=True)] = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from io import BytesIO
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from dphist.accounting import gaussian_of_plan
-from dphist.aliases import ArrowColumn, JsonObject
+from dphist.aliases import ArrowArray, ArrowColumn, JsonObject
 from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE, suffix_kind
 from dphist.certificate.numbers import half_width
 from dphist.certificate.proof import is_difference, plan_of
@@ -113,8 +113,8 @@ class Cost:
     def __str__(self) -> str:
         return (
             f"Together the {self.releases:,} releases cost each user ε = {plain_number(self.epsilon)} and δ = "
-            f"{upper_figure(self.delta)}, booked for the dataset {self.dataset!r} in one ledger. Its other bookings "
-            "come on top: dphist ledger show LEDGER."
+            f"{upper_figure(self.delta)}, booked for the dataset {self.dataset!r} in one ledger. Its other "
+            "bookings come on top: dphist ledger show LEDGER."
         )
 
     def to_dict(self) -> JsonObject:
@@ -164,7 +164,7 @@ class Series(Grid):
 
     @cached_property
     def lines(self) -> Mapping[Item, Mapping[int, Point]]:
-        """Of each item (count, low, high) by the place of the period, where it was released; largest items first."""
+        """Of each item (count, low, high) by the place of its period, where released; the largest items first."""
         places = {period.name: place for place, period in enumerate(self.periods)}
         keys = zip(*(self.table.column(name).to_pylist() for name in self.items), strict=True)
         counts, margins = (_doubles(self.table.column(name)) for name in (self.count, MARGIN))
@@ -176,7 +176,7 @@ class Series(Grid):
         lows = np.where(np.isnan(lows), counts - margins, lows)
         highs = np.where(np.isnan(highs), counts + margins, highs)
         found: dict[Item, dict[int, Point]] = {}
-        periods = self.table.column(PERIOD).to_pylist()
+        periods = map(str, self.table.column(PERIOD).to_pylist())
         rows = zip(keys, periods, counts.tolist(), lows.tolist(), highs.tolist(), strict=True)
         for key, period, *point in rows:
             count, low, high = point
@@ -215,13 +215,13 @@ class Series(Grid):
         share = f"{100 * next(iter(level)):g} %" if len(level) == 1 else "the stated"
         limited = [part.period.name for part in self.parts if part.limited]
         notes = [
-            f"A count is the noisy number of users of an item in one period. The true number is within count ± margin "
-            f"with {share} probability, for each count on its own.",
-            "Two periods of an item may be compared: every release has noise of its own, so the margin of a difference "
-            "is √(margin₁² + margin₂²). A difference within its margin may be noise; among many items, some exceed it "
-            "by chance.",
-            "A gap is not zero: the item was below the threshold or not found in that period, and its number of users "
-            "is not known.",
+            "A count is the noisy number of users of an item in one period. The true number is within count ± "
+            f"margin with {share} probability, for each count on its own.",
+            "Two periods of an item may be compared: every release has noise of its own, so the margin of a "
+            "difference is √(margin₁² + margin₂²). A difference within its margin may be noise; among many items, "
+            "some exceed it by chance.",
+            "A gap is not zero: the item was below the threshold or not found in that period, and its number of "
+            "users is not known.",
             "Counts of different periods must not be added up: who comes back is counted in each of them.",
         ]
         if self.missing:
@@ -253,8 +253,8 @@ class Series(Grid):
         if self.cost is not None:
             return str(self.cost)
         return (
-            "What the releases cost together is not stated, because they are not all booked for one dataset of one "
-            "ledger. If their users are the same, the costs add up: release with --ledger."
+            "What the releases cost together is not stated, because they are not all booked for one dataset of "
+            "one ledger. If their users are the same, the costs add up: release with --ledger."
         )
 
     def changes(self, before: str | None = None, after: str | None = None) -> pa.Table:
@@ -262,19 +262,21 @@ class Series(Grid):
 
         By default from the first to the last release.
         """
-        first, last = (
-            self._part_of(before or self.parts[0].period.name),
-            self._part_of(after or self.parts[-1].period.name),
-        )
+        first = self._part_of(before or self.parts[0].period.name)
+        last = self._part_of(after or self.parts[-1].period.name)
         old = {key: place for place, key in enumerate(_keys(first.table, self.items))}
         pairs = [(old[key], place) for place, key in enumerate(_keys(last.table, self.items)) if key in old]
         was, now = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
         one, two = (_doubles(part.table.column(self.count))[at] for part, at in ((first, was), (last, now)))
         margin = np.hypot(_doubles(first.table.column(MARGIN))[was], _doubles(last.table.column(MARGIN))[now])
         order = np.argsort(-np.abs(two - one) / np.where(margin > 0.0, margin, np.inf), kind="stable")
-        columns = {name: last.table.column(name).take(pa.array(now[order])) for name in self.items}
         numbers = {"before": one, "after": two, "change": two - one, MARGIN: margin}
-        return pa.table({**columns, **{name: pa.array(values[order]) for name, values in numbers.items()}})
+        return pa.table(
+            {
+                **{name: last.table.column(name).take(now[order]) for name in self.items},
+                **{name: pa.array(values[order]) for name, values in numbers.items()},
+            }
+        )
 
     def _part_of(self, period: str) -> Part:
         found = next((part for part in self.parts if part.period.name == period), None)
@@ -382,8 +384,8 @@ def _doubles(column: ArrowColumn) -> np.ndarray[tuple[int], np.dtype[np.float64]
 def cost_of(plans: Sequence[Plan]) -> tuple[float, float]:
     """An (epsilon, delta) of all these releases together.
 
-    *Guarantee*: holds if the plans were fixed in advance, or together stay within a total that was, as in a ledger.
-    delta is the sum of theirs, and epsilon the sum of theirs or, if that is less, what their squared moves add up to.
+    *Guarantee*: holds if the plans were fixed in advance, or together stay within a total that was, as in a
+    ledger. delta is the sum of theirs; epsilon the sum of theirs or what their squared moves add up to.
     """
     numbers = Counter(plans)
     whole = sum((Fraction(plan.budget.epsilon) * times for plan, times in numbers.items()), Fraction())
@@ -423,9 +425,9 @@ def series_target(
 def series(folder: str | os.PathLike[str], *, public_key: str | os.PathLike[str] | None = None) -> Series:
     """Verify all releases of a folder and stack them into one table.
 
-    The name of each release has its period, such as 2026-W46.parquet or queries-2026-11-19.csv. Every data file must
-    be a release that verifies, with `public_key` by this key, and all must have the same columns; otherwise an error
-    names those that have not, and there is no series. Noise from a seed, for tests, is accepted and stated.
+    The name of each release has its period, such as 2026-W46.parquet or queries-2026-11-19.csv. Every data file
+    must be a release that verifies, with `public_key` by this key, and all must have the same columns; otherwise
+    an error names those that do not. Noise from a seed, for tests, is accepted and stated.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -433,8 +435,8 @@ def series(folder: str | os.PathLike[str], *, public_key: str | os.PathLike[str]
     names, ignored = _releases_in(place)
     if not names:
         raise InputError(
-            f"there is no release in {printable(str(place))}: releases are files such as 2026-W46.parquet with their "
-            f"certificates, 2026-W46.parquet{CERTIFICATE}"
+            f"there is no release in {printable(str(place))}: releases are files such as 2026-W46.parquet with "
+            f"their certificates, 2026-W46.parquet{CERTIFICATE}"
         )
     trust = Trust.of(public_key, None)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -443,9 +445,8 @@ def series(folder: str | os.PathLike[str], *, public_key: str | os.PathLike[str]
     if wrong:
         reasons = "; ".join(f"{printable(name)}: {reason}" for name, reason in wrong[:_NAMED])
         more = f"; and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
-        raise NotVerified(
-            f"{len(wrong):,} of {len(names):,} files in {printable(str(place))} cannot be in a series: {reasons}{more}"
-        )
+        where = f"{len(wrong):,} of {len(names):,} files in {printable(str(place))}"
+        raise NotVerified(f"{where} cannot be in a series: {reasons}{more}. Restore them, or move them away")
     found = [part for part in read if not isinstance(part, str)]
     claims = sorted(found, key=lambda claim: claim[0].period)
     _check_alike(claims)
@@ -511,7 +512,9 @@ def _part_of(path: Path, verified: Verification, found: Readback) -> tuple[Part,
 
 def _rows_of(table: pa.Table, request: EventsRequest, plan: Plan, period: Period) -> pa.Table:
     """The rows of one release in the columns of a series."""
-    columns = {column.name: table.column(column.name) for column in request.columns}
+    columns: dict[str, ArrowColumn | ArrowArray] = {
+        column.name: table.column(column.name) for column in request.columns
+    }
     counts = table.column(request.count_name)
     columns[PERIOD] = pa.array([period.name] * table.num_rows, pa.string())
     columns[request.count_name] = counts
@@ -527,11 +530,11 @@ def _rows_of(table: pa.Table, request: EventsRequest, plan: Plan, period: Period
 
 def _check_alike(claims: Sequence[tuple[Part, EventsRequest]]) -> None:
     """Raise `InvalidParameter` for two releases of one period, periods of different lengths, or other columns."""
-    for (one, _), (two, _) in zip(claims, claims[1:], strict=False):
+    for (one, _), (two, _) in pairwise(claims):
         if one.period == two.period:
             raise InvalidParameter(
-                f"{printable(one.name)} and {printable(two.name)} are both of {one.period}: a series has one release "
-                "of each period, so give each kind of release its own folder"
+                f"{printable(one.name)} and {printable(two.name)} are both of {one.period}: a series has one "
+                "release of each period, so give each kind of release its own folder"
             )
     _check_same("periods of one length", [(part, f"a {part.period.kind}") for part, _ in claims])
     _check_same(
@@ -560,8 +563,8 @@ def _check_same(what: str, described: Sequence[tuple[Part, str]]) -> None:
         more = f"; and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
         raise InvalidParameter(
             printable(
-                f"the releases of a series need {what}: most have {usual}, but {'; '.join(others[:_NAMED])}{more}. "
-                "Move them to another folder"
+                f"the releases of a series need {what}: most have {usual}, but {'; '.join(others[:_NAMED])}"
+                f"{more}. Move them to another folder"
             )
         )
 

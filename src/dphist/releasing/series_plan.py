@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dphist.certificate.numbers import half_width
 from dphist.display import Listing, count_items, figure, plain_number
@@ -68,7 +68,7 @@ class SeriesPlan(Listing):
         if self.fit.fixes is not None:
             fixes = "; the first release fixes it"
         return [
-            ("Releases", f"{self.releases:,}, one per {one}{spare}" if self.unit in IDS else f"{self.releases:,}{spare}"),
+            ("Releases", f"{self.releases:,}{f', one per {one}' if self.unit in IDS else ''}{spare}"),
             ("Each", f"{each}; {verdict_of(self.budget).sentence}"),
             ("Accounting", f"{self.accounting}{fixes}"),
             *self._shown_rows(),
@@ -77,10 +77,8 @@ class SeriesPlan(Listing):
     def _shown_rows(self) -> list[tuple[str, str]]:
         if len(self.shown) == 1:
             (shown,) = self.shown
-            found = (
-                "every item of the list" if shown.users is None else f"items with {shown.users:,} users or more"
-            )
-            return [("Shows", found), ("Margin", f"±{figure(shown.margin)} per count (95 %)")]
+            what = "every item of the list" if shown.users is None else f"items with {shown.users:,} users or more"
+            return [("Shows", what), ("Margin", f"±{figure(shown.margin)} per count (95 %)")]
         found = [(f"about {one.users:,} users or more", one.items) for one in self.shown if one.users is not None]
         margins = [(f"about ±{one.margin:,.0f}", one.items) for one in self.shown]
         return [
@@ -130,8 +128,8 @@ def plan_series(
 ) -> SeriesPlan:
     """The largest budget for each of this many more equal releases of a dataset. Books nothing.
 
-    Give one of `weeks`, `days`, `months`, `quarters` and `releases`; the others are the limits of `dphist.plan`, and
-    without one the releases are in rounds. Raises `OverBudget` if no budget is left for them.
+    Give one of `weeks`, `days`, `months`, `quarters` and `releases`; the others are the limits of `dphist.plan`,
+    and without one the releases are in rounds. Raises `OverBudget` if no budget is left for them.
     """
     given = {
         unit: number
@@ -147,7 +145,7 @@ def plan_series(
     ((unit, number),) = given.items()
     number = positive_count(f"<{flag(unit)}>", number)
     account = Ledger.open(ledger).account(dataset)
-    limits = {
+    limits: dict[str, Any] = {
         "max_nonzero": max_nonzero, "max_items_per_user": max_items_per_user, "top": top,
         "public_items": public_items,
     }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from jinja2 import Environment, PackageLoader
 
-from dphist.display import count_items, figure, plain_number, printable
+from dphist.display import count_items, figure, plain_number, printable, upper_figure
 from dphist.proof.verdict import verdict_of
 from dphist.releasing.series import Item, Part, Point, Series
 from dphist.releasing.summary import NOT_PRIVATE
@@ -28,7 +28,7 @@ from dphist.report.page import (
 )
 
 if TYPE_CHECKING:
-    from dphist.aliases import JsonObject
+    from dphist.aliases import ArrowArray, JsonObject
 
 
 def series_page(series: Series) -> str:
@@ -94,11 +94,12 @@ def _strip(series: Series) -> list[tuple[str, str, str]]:
             f"Usual margin of a count (95 %); from ±{figure(min(margins))} to ±{figure(max(margins))} by release"
         )
     cost = series.cost
-    privacy = (NOT_PRIVATE.partition(":")[0].capitalize(), "The noise comes from a seed") if not series.private else (
-        ("Not stated", "The releases are not all booked in one ledger")
-        if cost is None
-        else (f"ε = {plain_number(cost.epsilon)}", f"For each user, with δ = {cost.delta:.2g}, over all releases")
-    )  # fmt: skip
+    privacy = ("Not stated", "The releases are not all booked in one ledger")
+    if not series.private:
+        privacy = (NOT_PRIVATE.partition(":")[0].capitalize(), "The noise comes from a seed")
+    elif cost is not None:
+        more = f"For each user, with δ = {upper_figure(cost.delta)}, over all releases"
+        privacy = (f"ε = {plain_number(cost.epsilon)}", more)
     return [
         ("Releases", f"{len(series.parts):,}", f"One per {series.parts[0].period.kind}"),
         ("Items", f"{len(series.lines):,}", f"{series.always:,} of them in every release"),
@@ -115,8 +116,8 @@ def _chart_note(series: Series) -> str:
         f"The {drawn} largest of {count_items(len(series.lines))}" if drawn < len(series.lines) else "All items"
     )
     return (
-        f"{which}. Line: released counts. Band: their margins. Grey: periods in which the item was not released, which "
-        "does not mean zero. Every chart has its own scale, from zero."
+        f"{which}. Line: released counts. Band: their margins. Grey: periods in which the item was not released, "
+        "which does not mean zero. Every chart has its own scale, from zero."
     )
 
 
@@ -125,8 +126,8 @@ def _table_note(series: Series) -> str:
         return "The counts of the only release."
     first, last = (part.period.name for part in (series.parts[0], series.parts[-1]))
     return (
-        f"Counts of the first and the last release, {first} and {last}, and their difference with its margin. –: not "
-        "released then."
+        f"Counts of the first and the last release, {first} and {last}, and their difference with its margin. "
+        "–: not released then."
     )
 
 
@@ -168,7 +169,7 @@ def item_rows(series: Series) -> ReleasedRows:
     return ReleasedRows(labels, tuple(columns), ends[-1].period.name, len(ordered), None, 0.95)
 
 
-def _texts(values: Sequence[object]) -> pa.Array:
+def _texts(values: Sequence[object]) -> ArrowArray:
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
@@ -186,7 +187,8 @@ def _releases(series: Series) -> tuple[Sequence[str], Sequence[Sequence[str]], i
     )
     rows = [
         (
-            part.period.name, printable(part.name), verdict_of(part.budget).level if part.private else "not private",
+            part.period.name, printable(part.name),
+            verdict_of(part.budget).level if part.private else "not private",
             f"{part.rows:,}", "" if part.margin is None else f"±{figure(part.margin)}",
             plain_number(part.budget.epsilon), plain_number(part.budget.delta),
             *((("" if part.booking is None else str(part.booking["entry"])),) if booked else ()),
