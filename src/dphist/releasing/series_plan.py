@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dphist.certificate.numbers import half_width
@@ -150,25 +151,29 @@ def plan_series(
         "public_items": public_items,
     }  # fmt: skip
     in_rounds = all(limit is None for limit in limits.values())
-    if in_rounds and mechanism == "best" and composes_gaussian(account):
-        mechanism = "gaussian"
+    gaussian = mechanism == "best" and composes_gaussian(account)
+    # With a limit, Laplace noise may be the best for one release and still fit fewer times.
+    kinds = ["gaussian"] if gaussian and in_rounds else [mechanism, *(["gaussian"] if gaussian else [])]
 
-    def plan_at(budget: Budget) -> Plan:
-        return plan(epsilon=budget.epsilon, delta=budget.delta, mechanism=mechanism, **limits)
+    def plan_with(kind: str, budget: Budget) -> Plan:
+        return plan(epsilon=budget.epsilon, delta=budget.delta, mechanism=kind, **limits)
 
-    budget = equal_budget(account, number, plan_at)
+    found = [(equal_budget(account, number, partial(plan_with, kind)), kind) for kind in kinds]
+    budget, kind = max(found, key=lambda one: 0.0 if one[0] is None else one[0].epsilon)
     fit = None if budget is None else fit_of(
-        account, epsilon=budget.epsilon, delta=budget.delta, mechanism=mechanism, **limits
+        account, epsilon=budget.epsilon, delta=budget.delta, mechanism=kind, **limits
     )  # fmt: skip
     if budget is None or fit is None or fit.remaining.more < number:
         raise OverBudget(
             f"the dataset {account.name!r} has no room for {number:,} more releases: remaining: "
             f"{account.remaining()}. Plan fewer releases, or start with a larger total for other users"
         )
-    planned = plan_at(budget)
+    planned = plan_with(kind, budget)
+    # Rounds choose it themselves.
+    named = None if kind == "best" or (in_rounds and gaussian) else kind
     return SeriesPlan(
         account.name, number, unit, budget, planned, fit, fit.fixes or account.accounting, _shown(planned),
-        _command(account, os.fspath(ledger), unit, budget, limits),
+        _command(account, os.fspath(ledger), unit, budget, {**limits, "mechanism": named}),
     )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ the earlier draws, which are independent of it, might as well not have been made
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -134,8 +133,8 @@ def price_of(planned: Plan, account: Account, document: JsonObject | None = None
 
 WEEKS: Final = 52
 _SHARE_OF_DELTA: Final = 0.9
-# Shares of the delta for events to try: events follow delta nearly in proportion, and grow a little with epsilon.
-_SHARES_OF_EVENTS: Final = (0.97, 0.9, 0.8, 0.6)
+# Shares of the room for events to try, because they grow a little with epsilon.
+_SHARES_OF_EVENTS: Final = (0.97, 0.9, 0.8)
 
 
 def equal_budget(account: Account, releases: int, plan_at: Callable[[Budget], Plan]) -> Budget | None:
@@ -166,16 +165,19 @@ def _equal_budget(
     # About half of the delta of rounds is for events, so that half of the total is enough for all of them.
     delta = round_down(total.delta * _SHARE_OF_DELTA / releases)
     first = spend_at(round_down(total.epsilon / 8), composer)
-    events = float(composer.cost(first)[1]) * releases
-    most = left["delta_left"] / events if events else math.inf
-    for share in (None, *_SHARES_OF_EVENTS) if most > 0.0 else ():
-        if share is not None:
-            # For `spend_at` too.
-            delta = round_down(total.delta * _SHARE_OF_DELTA / releases * min(1.0, share * most))
-            first = spend_at(first.epsilon, composer)
-        if epsilon := account.largest_epsilon_like(first, composer, spend_at, times=releases):
-            return Budget(epsilon, delta)
-    return None
+    if epsilon := account.largest_epsilon_like(first, composer, spend_at, times=releases):
+        return Budget(epsilon, delta)
+    # Too much for events: they follow delta nearly in proportion, and never exceed it.
+    events, room = float(composer.cost(first)[1]), left["delta_left"] / releases
+    best = None
+    shares = [share * delta * room / events for share in _SHARES_OF_EVENTS] if events else []
+    for most in sorted([*shares, room], reverse=True) if room else ():
+        delta = round_down(min(most, delta))  # of `spend_at` too
+        like = spend_at(first.epsilon, composer)
+        epsilon = account.largest_epsilon_like(like, composer, spend_at, times=releases)
+        if epsilon and (best is None or epsilon > best.epsilon):
+            best = Budget(epsilon, delta)
+    return best
 
 
 def weekly_budget(account: Account) -> Budget | None:
