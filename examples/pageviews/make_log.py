@@ -1,12 +1,13 @@
 """A synthetic log of page views as Parquet: columns day, user_id, country and page.
 
-Run `python make_log.py --days 28 --users 60000 --output log.parquet`; the same seed gives the same log. Readers come
-back on other days, most pages have few readers, and tastes drift: some pages rise, and news comes and goes.
+Run `python make_log.py --days 28 --users 60000 --output log.parquet`; the same seed gives the same log. Readers
+come back on other days, most pages have few readers, and tastes drift: some pages rise, others fall.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -17,9 +18,15 @@ import pyarrow.parquet as pq
 from numpy.random import Generator
 
 FIRST_DAY = date(2026, 3, 1)
-COUNTRIES = {"US": 30, "IN": 14, "GB": 10, "DE": 9, "JP": 8, "FR": 7, "BR": 6, "CA": 5, "NL": 3, "DK": 2, "IS": 0.2}
+# Readers in percent, roughly.
+COUNTRIES = {
+    "US": 30, "IN": 14, "GB": 10, "DE": 9, "JP": 8, "FR": 7, "BR": 6, "CA": 5, "NL": 3, "DK": 2, "IS": 0.2,
+}  # fmt: skip
 # Pages that everybody knows; the others are called after their number.
-POPULAR = "Main_Page Search Current_events Deaths_in_2026 Artificial_intelligence World_Cup Weather Cleopatra".split()
+POPULAR = (
+    "Main_Page", "Search", "Current_events", "Deaths_in_2026", "Artificial_intelligence", "World_Cup", "Weather",
+    "Cleopatra",
+)  # fmt: skip
 PAGES = 3000
 ACTIVE = 0.55  # the share of readers who come on a day
 VIEWS = 4.0  # their mean number of pages
@@ -69,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> None:
     tables = list(days_of(np.random.default_rng(asked.seed), asked.days, asked.users))
     pq.write_table(pa.concat_tables(tables), asked.output)
     views = sum(table.num_rows for table in tables)
-    print(f"{views:,} views by {asked.users:,} readers on {asked.days} days in {asked.output}")
+    sys.stdout.write(f"{views:,} views by {asked.users:,} readers on {asked.days} days in {asked.output}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The recipes of docs/weekly.md: the cron line in a shell, Airflow's command with templates rendered, dbt's SQL."""
+"""The recipes of docs/weekly.md: the cron line in a shell, Airflow's command, dbt's SQL."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_the_cost_is_certified_and_the_least_of_both_rules(times: int) -> None:
         {"months": 12, "top": 100}, {"releases": 2, "max_items_per_user": 1}, {"releases": 3, "public_items": 50},
     ],
 )  # fmt: skip
-def test_so_many_releases_fit(tmp_path: Path, accounting: str, asked: dict[str, int]) -> None:
+def test_so_many_releases_fit(tmp_path: Path, accounting: str, asked: dict[str, Any]) -> None:
     """By composing them, and the budget is not much below the largest."""
     Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting=accounting)
     planned = dphist.plan_series(tmp_path / "a", "log", **asked)

@@ -173,7 +173,7 @@ def plan_series(
     named = None if kind == "best" or (in_rounds and gaussian) else kind
     return SeriesPlan(
         account.name, number, unit, budget, planned, fit, fit.fixes or account.accounting, _shown(planned),
-        _command(account, os.fspath(ledger), unit, budget, {**limits, "mechanism": named}),
+        _command(account, os.fspath(ledger), unit, budget, limits | {"mechanism": named}),
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def _shown(planned: Plan) -> tuple[Shown, ...]:
     return tuple(Shown(items, needed(items), 1.96 * noise.sigma * math.sqrt(items)) for items in _ITEMS)
 
 
-def _command(account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, int | None]) -> str:
+def _command(account: Account, ledger: str, unit: str, budget: Budget, limits: dict[str, Any]) -> str:
     """The command of each release, with the columns of the last booking if there is one."""
     last = account.bookings[-1].spend.document.get("request", {}) if account.bookings else {}
     items = last.get("item") or ["query"]
