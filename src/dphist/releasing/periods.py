@@ -14,7 +14,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from dphist.certificate.verify import SEEDED, verify
 from dphist.errors import InvalidParameter, NotVerified, flag
 from dphist.objects import scheme_of
 from dphist.releasing.request import STREAM, Request
@@ -152,6 +151,9 @@ def _previous_release(request: Request) -> str | None:
     earlier = [found for found in _releases_like(path, period) if found[0] < period]
     if not earlier:
         return None
+    # Verifying imports much, and most requests need none.
+    from dphist.certificate.verify import SEEDED, verify
+
     name = str(max(earlier)[1])
     found = verify(name)
     wrong = [problem for problem in found.problems if problem != SEEDED or request.seed is None]
