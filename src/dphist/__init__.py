@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from dphist.releasing.histogram import release_histogram
     from dphist.releasing.result import Release
     from dphist.releasing.run import release
+    from dphist.releasing.series import Series, series
+    from dphist.releasing.series_plan import SeriesPlan, plan_series
     from dphist.report.charts import chart
     from dphist.report.render import make_report
     from dphist.session import Session
@@ -77,6 +79,8 @@ _HOMES = {
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.run": ("release",),
+    "dphist.releasing.series": ("Series", "series"),
+    "dphist.releasing.series_plan": ("SeriesPlan", "plan_series"),
     "dphist.certificate.verify": ("Verification", "verify"),
     "dphist.report.charts": ("chart",),
     "dphist.report.render": ("make_report",),
@@ -92,11 +96,11 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "AlreadyRunning", "Budget", "Certification", "Check", "Comparison", "Contract", "DphistError", "Frontier",
     "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan", "Noise",
-    "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Proof", "Release", "Session", "Simulation",
-    "SumsComparison", "Verification",
+    "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Proof", "Release", "Series", "SeriesPlan",
+    "Session", "Simulation", "SumsComparison", "Verification",
     "accounting", "certify", "chart", "check", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
-    "frontier", "ledger", "make_report", "opendp", "plan", "profile", "release", "release_histogram",
-    "signatures", "simulate", "sketch", "tau_for_noise", "verify",
+    "frontier", "ledger", "make_report", "opendp", "plan", "plan_series", "profile", "release",
+    "release_histogram", "series", "signatures", "simulate", "sketch", "tau_for_noise", "verify",
 ]  # fmt: skip
 
 

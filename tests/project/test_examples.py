@@ -159,6 +159,29 @@ def test_purchases(tmp_path: Path) -> None:
     assert len({row[:2] for row in counts}) == len(counts)
 
 
+def test_pageviews(tmp_path: Path) -> None:
+    """Three days of few readers, with the budget of a day in a year."""
+    commands = commands_of(EXAMPLES / "pageviews" / "run.sh", tmp_path, "views", "3", "9000")
+    done = [command[1] for command in commands if command[0] == "dphist"]
+    assert done == ["ledger", "ledger", *["release"] * 3, "series", "ledger"]
+    printed = "".join(run(tmp_path, *command) for command in commands)
+    assert "365, one per day" in printed
+    budget = re.search(r"--epsilon (\S+) --delta (\S+) --ledger", printed)
+    assert budget is not None
+    released = next(command for command in commands if command[1] == "release")
+    assert released[released.index("--epsilon") + 1] == budget[1]
+    assert released[released.index("--delta") + 1] == budget[2]
+    series = pq.read_table(tmp_path / "views" / "series.parquet")
+    assert series.column_names == ["country", "page", "period", "count", "margin"]
+    assert set(series.column("period").to_pylist()) <= {"2026-03-01", "2026-03-02", "2026-03-03"}
+    assert "3 releases, 2026-03-01 to 2026-03-03" in printed
+    assert "about 389 more releases like the last one" in printed
+    assert (tmp_path / "views" / "series.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    again = "".join(run(tmp_path, *command) for command in commands if command[1] == "release")
+    assert again == "", "days that are released are left alone"
+    assert run(tmp_path, "dphist", "ledger", "show", "views/pageviews.ledger").count("written") == 3
+
+
 WORDS = EXAMPLES / "words" / "words.py"
 
 

@@ -128,7 +128,8 @@ def test_over_budget_by_sum(folder: Path) -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err == (
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: the total is epsilon 3.0 and delta "
-        "1e-06; remaining: nothing\n"
+        "1e-06; remaining: nothing. What these users' data has cost stays spent, and a new period does not bring "
+        "it back: to go on is a decision for people, on a further total for the same users (docs/weekly.md)\n"
     )
     assert names(folder) == before
     assert len(bookings(folder)) == 3
@@ -151,7 +152,8 @@ def test_more_releases_fit_by_squared_moves_than_by_sum(tmp_path: Path) -> None:
     assert (done.code, done.out) == (3, "")
     message = re.fullmatch(
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: the total is epsilon 1.8 and delta "
-        r"1e-06; remaining: one release like this one with epsilon up to (\S+)\n",
+        r"1e-06; remaining: one release like this one with epsilon up to (\S+)\. What these users' data has cost "
+        r"stays spent, .*\n",
         done.err,
     )
     assert message is not None, done.err

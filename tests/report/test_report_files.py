@@ -17,7 +17,7 @@ from dphist.certificate.endings import whole_digest
 from dphist.certificate.guarantee import guarantee_facts
 from dphist.certificate.sentences import conditions
 from dphist.certificate.text import seal
-from dphist.report import render as rendering
+from dphist.report import page as pages
 from dphist.report.charts import BLUE, GREEN, GREY, LEAF, ORANGE, PURPLE, VERMILLION
 from dphist.report.facts import gather_facts, label_item
 from dphist.report.render import render
@@ -136,7 +136,7 @@ def test_twenty_thousand_rows_stay_below_two_megabytes() -> None:
 def test_a_page_that_would_be_too_large_is_cut_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "LARGEST", 3000)
+    monkeypatch.setattr(pages, "LARGEST", 3000)
     counts = {f"item {place:0100}": 2000 - 9 * place for place in range(60)}
     text = dphist.make_report(released(tmp_path, counts=counts, max_items_per_user=2))
     page = Page(text)

@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTA
 _FEW_FLAGS = 12
 # The panels of `dphist --help`, in this order.
 _COMMANDS = {
-    "Release": ("check", "release", "verify", "report"),
+    "Release": ("check", "release", "verify", "report", "series"),
     "Choose a plan": ("plan", "simulate", "compare", "explore"),
     "Budgets and keys": ("ledger", "keygen"),
     "Streams": ("sketch",),
@@ -241,7 +241,7 @@ _MODULES: Final = {
     "releasing": ("release",),
     "checking": ("check",),
     "verifying": ("verify",),
-    "reporting": ("report", "explore", "keygen"),
+    "reporting": ("report", "series", "explore", "keygen"),
     "ledgers": ("ledger",),
     "sketching": ("sketch",),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,10 +16,11 @@ from dphist.cli.base import (
     print_json,
     print_table,
     show,
+    whole_number,
     write_out,
 )
 from dphist.cli.flags import PLAN, option, takes
-from dphist.display import fill
+from dphist.display import fill, join_words
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -153,35 +154,61 @@ def make_checkpoint(
         show({"output": output, **asdict(checkpoint), "signed_by": signed_by}, text, as_json)
 
 
+def _number_of(unit: str) -> object:
+    help = f"Plan this many {unit}: how much each can cost, what it will show, and its command."
+    return typer.Option(f"--{unit}", metavar="N", parser=whole_number, help=help, rich_help_panel="Privacy")
+
+
 @ledger.command()
 @takes(
     "epsilon", "delta", "max_nonzero", "max_items_per_user", "top", "public_items", "mechanism", of=PLAN,
-    required=("epsilon", "delta"),
 )  # fmt: skip
 def plan(
     file: File,
     dataset: Dataset,
     *,
-    epsilon: float,
-    delta: float,
-    mechanism: str = "best",
+    weeks: Annotated[int | None, _number_of("weeks")] = None,
+    days: Annotated[int | None, _number_of("days")] = None,
+    months: Annotated[int | None, _number_of("months")] = None,
+    quarters: Annotated[int | None, _number_of("quarters")] = None,
+    releases: Annotated[int | None, _number_of("releases")] = None,
     as_json: AsJson = False,
-    **contract: int,
+    **options: Any,
 ) -> None:
-    """Check whether a release would fit the remaining budget, and how often. Books nothing.
+    """Check whether a release would fit the remaining budget, or plan a series of releases. Books nothing.
 
-    Plans the release as `dphist release` would, with these limits or in rounds. Exit code 3 if it does not fit.
+    With --epsilon and --delta: whether the release fits, and how often. With --weeks, --days, --months, --quarters
+    or --releases: the largest budget for each of so many equal releases. Plans as `dphist release` would, with
+    these limits or in rounds. Exit code 3 if it does not fit.
 
     \b
     Examples:
+      dphist ledger plan budget.ledger --dataset searches --weeks 52
       dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7
       dphist ledger plan budget.ledger --dataset searches --epsilon 1 \\
         --delta 1e-7 --max-items-per-user 20
     """
+    numbers = {"weeks": weeks, "days": days, "months": months, "quarters": quarters, "releases": releases}
+    given: dict[str, Any] = {unit: number for unit, number in numbers.items() if number is not None}
+    flags = [f"<--{name}>" for name in (*(n for n in ("epsilon", "delta") if n in options), *given)]
+    if flags not in (["<--epsilon>", "<--delta>"], *([f"<--{unit}>"] for unit in numbers)):
+        raise InvalidParameter(
+            "give <--epsilon> and <--delta> of a release, or one of <--weeks>, <--days>, <--months>, <--quarters> "
+            "and <--releases>" + (f", not {join_words(flags)}" if flags else "")
+        )
+    account = dphist.ledger.Ledger.open(file).account(dataset)
+    if given:
+        planned = dphist.plan_series(file, dataset, **given, **options)
+        rows = planned.rows()
+        width = max(len(label) for label, _ in rows)
+        lines = [fill(text, f"{label:<{width}}  ") for label, text in rows]
+        text = "\n".join([*lines, "", "The command of each release, with your own input and columns:", ""])
+        with closed_pipe_ignored():
+            show({**_facts(account), **planned.to_dict()}, f"{text}\n{planned.command}\n", as_json)
+        return
     from dphist.releasing.fitting import fit_of
 
-    account = dphist.ledger.Ledger.open(file).account(dataset)
-    fit = fit_of(account, epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
+    fit = fit_of(account, **options)
     fits = "It fits" if fit.fits else "It does not fit"
     first = f" It would be the first release, which fixes the accounting: {fit.fixes}." if fit.fixes else ""
     text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {fit.remaining}.{first}") + "\n"

@@ -88,9 +88,9 @@ def release(
         --sum amount:0:500 --mean rating:1:5 --epsilon 1 --delta 1e-6 \\
         --ledger budget.db --dataset shop --sign release.key -o sold.csv
       dphist release request.toml --dry-run
-      dphist release log.parquet --user user_id --item query \\
-        --epsilon 0.3 --delta 1e-8 --ledger budget.db --dataset log \\
-        --id weekly-2026-46 -o queries-2026-46.parquet
+      dphist release 'logs/{period}/*.parquet' --user user_id --item query \\
+        --epsilon 0.42 --delta 1.7e-8 --ledger budget.db --dataset log \\
+        --id last-week -o 'releases/{period}.parquet'
       dphist release hdfs://logs/2026/ --input-format parquet \\
         --engine spark --master spark://host:7077 --user user_id \\
         --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries
@@ -113,7 +113,10 @@ def release(
         request_from(values)
     if missing:
         raise _missing_options(values, missing)
-    request = request_from(values)
+    from dphist.releasing.periods import fill_name, fill_period
+
+    request = fill_period(request_from(values))
+    report = None if report is None else fill_name(report, request)
     if dry_run and report is not None:
         raise InvalidParameter("<--report> cannot be used with <--dry-run>: nothing is released")
     if dry_run:

@@ -59,6 +59,63 @@ def report(
 
 
 @app.command()
+def series(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder of releases, one for each period.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The table: .parquet, .csv, .tsv, .jsonl or .arrow."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="A page with charts, such as series.html.")
+    ] = None,
+    public_key: PublicKey = None,
+    escape_formulas: Annotated[
+        bool, typer.Option("--escape-formulas", help="CSV and TSV: put ' before text that is a formula.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier table and report.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Stack the releases of a folder into one table and a chart over time, with margins.
+
+    Every release is verified first; if one does not match its certificate, there is no series. The name of each
+    release has its period, such as 2026-W46.parquet, 2026-11.csv or queries-2026-11-19.parquet.
+
+    \b
+    Examples:
+      dphist series releases
+      dphist series releases -o series.parquet --report series.html
+      dphist series releases --json --public-key release.key.pub
+    \b
+    Exit code 0: all releases are verified. 1: a release is not verified, or a
+    file could not be written. 2: bad parameters, or releases that do not fit
+    together.
+    """
+    from dphist.display import fill
+    from dphist.releasing.series import series_target
+    from dphist.report.writing import series_report
+
+    if output is not None:
+        series_target(folder, output, force=force, escape_formulas=escape_formulas)
+    elif escape_formulas:
+        raise InvalidParameter("<--escape-formulas> needs <--output>")
+    found, data = series_report(folder, page, public_key=public_key, force=force)
+    if output is not None:
+        found.write(output, force=force, escape_formulas=escape_formulas)
+    files = {"Table": output, "Report": page}
+    notes = [*found.notes(), found.cost_words()]
+    if found.ignored:
+        notes.append(f"No data files, left out: {', '.join(found.ignored)}.")
+    lines = [
+        str(found),
+        *(["\n" + "\n".join(f"{k:<8} {v}" for k, v in files.items() if v)] if output or page else []),
+    ]
+    text = "\n".join([*lines, *("\n" + fill(note) for note in notes)]) + "\n"
+    with closed_pipe_ignored():
+        show({**data, "output": None if output is None else str(output)}, text, as_json, quiet)
+
+
+@app.command()
 def explore(
     port: Annotated[
         int, typer.Option(metavar="N", parser=whole_number, help="Port to listen on; 0 picks a free one.")

@@ -69,6 +69,11 @@ class Spend:
         return Spend(**json.loads(canonical(asdict(self))))
 
 
+_STAYS_SPENT: Final = (
+    ". What these users' data has cost stays spent, and a new period does not bring it back: to go on is a "
+    "decision for people, on a further total for the same users (docs/weekly.md)"
+)
+
 # A composer says how spends add up. *Guarantee*: releases are (epsilon, `total_delta`)-private together, and it
 # never decreases with another spend.
 
@@ -381,7 +386,7 @@ class Account(Grid):
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
                 f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}; "
-                f"remaining: {self.remaining(composer, spend, spend_at)}"
+                f"remaining: {self.remaining(composer, spend, spend_at)}{_STAYS_SPENT if self.bookings else ''}"
             )
 
     def left(self, composer: Composer) -> dict[str, float]:

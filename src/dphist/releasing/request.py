@@ -148,7 +148,7 @@ class Request(Asked):
         "Without a limit: spend the budget on accurate counts, or on finding many items. [accuracy]")] = None
     known: Annotated[object, _limit("FILE",
         "Without a limit: items that are public already, such as last week's release. They are measured without "
-        "being found again.")] = None
+        "being found again. previous: the newest earlier release next to <--output>, if there is one.")] = None
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
@@ -210,7 +210,9 @@ class Request(Asked):
     id: Annotated[str | None, _ledger("NAME",
         "With <--ledger>: name of this run, for scheduled jobs. After a crash, run the same command again: a "
         "finished release is not repeated, and an unfinished one reuses its booking with new noise. That is "
-        "private only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
+        "private only if nothing of the earlier attempt was published, copied or seen. last-week, yesterday, "
+        "last-month and last-quarter stand for a period, such as 2026-W46, which replaces {period} in the names "
+        "of input and output; {start} and {end} are its first day and the day after it.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]", recorded=True)] = None

@@ -49,6 +49,7 @@ from dphist.outputs.write import check_formulas, check_target, have_common_sourc
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import plan_rounds
 from dphist.releasing.noise import Job, blocks, check_drawing, engine_pieces, release_blocks
+from dphist.releasing.periods import fill_period
 from dphist.releasing.request import STREAM, Request, takes_options_of
 from dphist.releasing.result import Release, frame_form
 from dphist.releasing.rounds import check_drawing_of_rounds, release_rounds, rounds_noise
@@ -104,6 +105,7 @@ def release(input: object, **options: Any) -> Release:  # noqa: D417
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request (step 1). `placed` is called as soon as result and certificate are written."""
+    request = fill_period(request)
     with booked_attempt(request, placed) as attempt, read_once(request.events()) as given:
         if attempt.finished is not None:
             return attempt.finished  # by an earlier run with the same id

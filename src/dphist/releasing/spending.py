@@ -54,6 +54,8 @@ from dphist.ledger.accounts import (
     FilterComposer,
     Spend,
     composer_for,
+    decimal_fraction,
+    largest_float,
     round_down,
 )
 from dphist.ledger.schema import Receipt
@@ -130,25 +132,63 @@ def price_of(planned: Plan, account: Account, document: JsonObject | None = None
 
 
 WEEKS: Final = 52
-_SHARE_OF_WEEKS: Final = 0.9
+_SHARE_OF_DELTA: Final = 0.9
+# Shares of the room for events to try, because they grow a little with epsilon.
+_SHARES_OF_EVENTS: Final = (0.97, 0.9, 0.8)
+
+
+def equal_budget(account: Account, releases: int, plan_at: Callable[[Budget], Plan]) -> Budget | None:
+    """About the largest budget for each of this many more equal releases; None if there is none.
+
+    *Guarantee*: that many with this budget were planned and composed, and fit.
+    """
+    candidates = [
+        budget
+        for accounting in ((account.accounting,) if account.accounting != AUTO else ("gdp", "sum"))
+        if (budget := _equal_budget(account, releases, plan_at, accounting)) is not None
+    ]
+    return max(candidates, key=lambda budget: budget.epsilon, default=None)
+
+
+def _equal_budget(
+    account: Account, releases: int, plan_at: Callable[[Budget], Plan], accounting: str
+) -> Budget | None:
+    total, composer = account.total, composer_for(accounting, account.total, account.share)
+    left = account.left(composer)
+    if not isinstance(composer, FilterComposer):
+        each = [largest_float(decimal_fraction(left[name]) / releases) for name in ("epsilon_left", "delta_left")]
+        return Budget(*map(round_down, each)) if min(each) > 0.0 else None
+
+    def spend_at(epsilon: float, composer: Composer) -> Spend:
+        return spend_of(plan_at(Budget(epsilon, delta)), composer.accounting)
+
+    # About half of the delta of rounds is for events, so that half of the total is enough for all of them.
+    delta = round_down(total.delta * _SHARE_OF_DELTA / releases)
+    first = spend_at(round_down(total.epsilon / 8), composer)
+    if epsilon := account.largest_epsilon_like(first, composer, spend_at, times=releases):
+        return Budget(epsilon, delta)
+    # Too much for events: they follow delta nearly in proportion, and never exceed it.
+    events, room = float(composer.cost(first)[1]), left["delta_left"] / releases
+    best = None
+    shares = [share * delta * room / events for share in _SHARES_OF_EVENTS] if events else []
+    for most in sorted([*shares, room], reverse=True) if room else ():
+        delta = round_down(min(most, delta))  # of `spend_at` too
+        like = spend_at(first.epsilon, composer)
+        epsilon = account.largest_epsilon_like(like, composer, spend_at, times=releases)
+        if epsilon and (best is None or epsilon > best.epsilon):
+            best = Budget(epsilon, delta)
+    return best
 
 
 def weekly_budget(account: Account) -> Budget | None:
     """About the largest budget for each of 52 equal releases in rounds; None if there is none."""
-    total = account.total
     if account.accounting == "sum":
-        return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
-    # About half of the delta of rounds is for events, so that half of the total is enough for all of them.
-    delta = round_down(total.delta * _SHARE_OF_WEEKS / WEEKS)
+        return Budget(round_down(account.total.epsilon / WEEKS), round_down(account.total.delta / WEEKS))
 
-    def spend_at(epsilon: float, composer: Composer) -> Spend:
-        return spend_of(make_plan(epsilon=epsilon, delta=delta, mechanism="gaussian"), composer.accounting)
+    def plan_at(budget: Budget) -> Plan:
+        return make_plan(epsilon=budget.epsilon, delta=budget.delta, mechanism="gaussian")
 
-    accounting = "gdp" if account.accounting == AUTO else account.accounting
-    composer = composer_for(accounting, total, account.share)
-    first = spend_at(round_down(total.epsilon / 8), composer)
-    epsilon = account.largest_epsilon_like(first, composer, spend_at, times=WEEKS)
-    return Budget(epsilon, delta) if epsilon else None
+    return equal_budget(account, WEEKS, plan_at)
 
 
 def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Receipt | None) -> str:

@@ -24,8 +24,19 @@ from dphist.errors import InvalidParameter, package
 from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
 from dphist.releasing.result import Release
+from dphist.releasing.series import Item, Point, Series, item_text
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.facts import Facts, ReleasedRows, Rounds, Selection, curve_of, digits_of, rows_of, selection_of
+from dphist.report.facts import (
+    Facts,
+    ReleasedRows,
+    Rounds,
+    Selection,
+    curve_of,
+    digits_of,
+    label_item,
+    rows_of,
+    selection_of,
+)
 from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
@@ -50,6 +61,10 @@ _HEIGHT: Final = 240
 _LOG_RATIO: Final = 25.0
 # How many counts the chart of a report shows.
 _SHOWN: Final = 10
+# How many items of a series are drawn, how high, and up to how many periods have dots.
+SERIES_SHOWN: Final = 8
+_SERIES_HEIGHT: Final = 120
+_DOTTED: Final = 60
 # Labels: characters per line, number of lines, height of a line.
 _LABEL_WIDTH: Final = 52
 _LABEL_LINES: Final = 4
@@ -568,8 +583,84 @@ def _sizes(rounds: Rounds) -> Chart:
     return dot_chart("sizes", "Users by number of released items (noisy)", words, shown, x_label="users")
 
 
+# --- the charts of a series
+
+
+def series_charts(series: Series, most: int = SERIES_SHOWN) -> list[Chart]:
+    """The largest items over time, one chart each, with their margins as bands; gaps are gaps, not zero."""
+    names = [period.name for period in series.periods]
+    released = {part.period.name for part in series.parts}
+    charts = [
+        _item_chart(f"item-{number}", item, line, names, [name in released for name in names])
+        for number, (item, line) in enumerate([*series.lines.items()][:most], 1)
+    ]
+    return charts if series.private else [*map(_with_warning, charts)]
+
+
+def series_chart(series: Series) -> Chart:
+    charts = series_charts(series)
+    if not charts:
+        raise InvalidParameter("the series is empty: there is nothing to draw")
+    drawn = panels("series", "The largest items over time", " ".join(part.words for part in charts), charts)
+    return drawn if series.private else _with_warning(drawn)
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive places."""
+    starts = [place for place in places if place - 1 not in places]
+    ends = [place for place in places if place + 1 not in places]
+    return list(zip(starts, ends, strict=True))
+
+
+def _item_chart(
+    name: str, item: Item, line: Mapping[int, Point], periods: Sequence[str], released: Sequence[bool]
+) -> Chart:
+    label = ", ".join(label_item(item_text(value)) for value in item)
+    places = sorted(line)
+    last = len(periods) - 1
+    values = [
+        {"x": place, "y": line[place][0], "low": max(0.0, line[place][1]), "high": line[place][2], "run": run}
+        for run, (first, end) in enumerate(_runs(places))
+        for place in range(first, end + 1)
+    ]
+    missing = [place for place in range(len(periods)) if place not in line]
+    gaps = [{"x": max(0.0, a - 0.5), "end": min(last, b + 0.5)} for a, b in _runs(missing)]
+    alone = [value for value in values if value["x"] in {a for a, b in _runs(places) if a == b}]
+    step = max(1, math.ceil(last / 3))
+    ticks = [*range(0, last + 1, step)]
+    domain = [0, last] if last else [-0.5, 0.5]
+    titles = ", ".join(f"'{period}'" for period in periods)
+    x = _number(
+        "x", title=None, scale={"domain": domain, "nice": False},
+        axis={"values": ticks, "labelExpr": f"[{titles}][datum.value]", "grid": False},
+    )  # fmt: skip
+    highest = max(*(value["high"] for value in values), 1.0)
+    y = _axis("y", None, [0.0, 1.02 * highest], 3)
+    y["axis"]["minExtent"] = 34  # so that the charts of all items are aligned
+    run: Spec = {"field": "run", "type": "nominal"}
+    dot = {**_DOT, "size": 14 if len(periods) <= _DOTTED else 8, "color": BLUE}
+    layers = [
+        _layer({"type": "rect", "color": INK, "opacity": 0.13}, gaps, x=x, x2={"field": "end"}),
+        _layer({"type": "area", "color": BLUE, "opacity": 0.35}, values, x=x, y={**y, "field": "low"},
+               y2={"field": "high"}, detail=run),
+        _layer({"type": "rule", "color": BLUE, "opacity": 0.5, "strokeWidth": 2.5}, alone, x=x,
+               y={**y, "field": "low"}, y2={"field": "high"}),
+        _layer({"type": "line", "color": BLUE, "strokeWidth": 1.8}, values, x=x, y=y, detail=run),
+        _layer(dot, values if len(periods) <= _DOTTED else alone, x=x, y=y),
+    ]  # fmt: skip
+    shown = [layer for layer in layers if layer["data"]["values"]]
+    title = textwrap.wrap(label, _LABEL_WIDTH, max_lines=2, placeholder="…") or [label]
+    dots = [Dot(label, *line[place]) for place in (places[0], places[-1])]
+    number = sum(released)
+    words = f"{label}: in {len(line):,} of {number:,} releases, {dots[0]} in {periods[places[0]]}"
+    words += f" and {dots[1]} in {periods[places[-1]]}." if len(places) > 1 else "."
+    if len(line) < number:
+        words += " Grey periods: not released, which is not zero."
+    return Chart(name, "\n".join(title), words, {"layer": shown, "width": _WIDTH, "height": _SERIES_HEIGHT})
+
+
 def chart(result: object) -> Chart:
-    """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
+    """The chart of a plan, a comparison (or several), a profile, a simulation, a release or a series of releases.
 
     Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_dict()` is its
     Vega-Lite definition, for other tools.
@@ -582,6 +673,8 @@ def chart(result: object) -> Chart:
         return simulation_chart(result)
     if isinstance(result, Release):
         return release_chart(result)
+    if isinstance(result, Series):
+        return series_chart(result)
     if isinstance(result, Sequence) and result:
         if all(isinstance(comparison, Comparison) for comparison in result):
             charts, words = [frontier_chart(comparison) for comparison in result], describe_comparisons(result)
@@ -590,5 +683,6 @@ def chart(result: object) -> Chart:
         if all(isinstance(point, tuple) and len(point) == 2 for point in result):
             return curve_chart("profile", result)
     raise InvalidParameter(
-        f"{type(result).__name__} has no chart: pass a plan, a comparison, a profile, a simulation or a release"
+        f"{type(result).__name__} has no chart: pass a plan, a comparison, a profile, a simulation, a "
+        "release or a series"
     )

@@ -92,6 +92,8 @@ class NumberColumn:
         )
         if self.kind == "margin":
             return ["unknown" if number == "nan" else f"±{number}" for number in numbers]
+        if self.kind == "number":
+            return ["–" if number == "nan" else number for number in numbers]
         return [" to ".join(ends) for ends in zip(numbers, *upper, strict=True)]
 
 
@@ -181,7 +183,7 @@ def rows_of(table: pa.Table, plan: Plan, request: AnyRequest, decimals: int | No
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    labels = tuple(_text_column(title, ordered.column(title)) for title in table.column_names[:place])
+    labels = tuple(text_column(title, ordered.column(title)) for title in table.column_names[:place])
     if request.total:
         labels = _with_totals(labels[:-1], ordered.column(TOTAL), request.total)
     columns = []
@@ -219,7 +221,7 @@ def _numbers(column: ArrowColumn) -> Numbers:
     return np.asarray(column.to_pylist(), dtype=np.float64)
 
 
-def _text_column(name: str, column: ArrowColumn) -> TextColumn:
+def text_column(name: str, column: ArrowColumn) -> TextColumn:
     import pyarrow as pa
 
     try:

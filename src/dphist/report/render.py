@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import base64
-import json
-import math
 import os
-from collections.abc import Sequence
-from hashlib import sha256
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup, escape
 
 from dphist.certificate.schema import Certificate
 from dphist.display import printable
+from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
+from dphist.releasing.series import Series
 from dphist.report import words
 from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, ReleasedRows, TextColumn, gather_facts
+from dphist.report.facts import Facts, gather_facts
+from dphist.report.page import (
+    CUT_ITEM,
+    LONGEST_ITEM,
+    PAGE_MARK,
+    STATIC_ROWS,
+    breakable,
+    digest,
+    page_data,
+    read_template,
+)
+from dphist.report.series import series_page
 
 if TYPE_CHECKING:
     from dphist.aliases import JsonObject
 
-# Marks the files that a later report may replace.
-PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
-# How many rows the page shows without scripts; it has the others as data.
-_ROWS: Final = 25
-# Bytes of rows in a page, so that it opens on a phone; the rest is only in the release.
-LARGEST: Final = 8_000_000
-# Items longer than this are cut, and unfold.
-LONGEST_ITEM: Final = 240
-CUT_ITEM: Final = 160
 _ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
     "where": "Condition", "user": "User column", "items": "Public list", "known": "Known items", "goal": "Goal",
@@ -42,7 +40,7 @@ _ABOUT: Final = {
 
 
 def make_report(
-    release: Release | str | os.PathLike[str],
+    release: Release | Series | str | os.PathLike[str],
     *,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
@@ -53,7 +51,13 @@ def make_report(
     are as for `verify`). For a result that was written to a database, give its `certificate` too. The release is
     verified first; any problem raises `NotVerified`, except noise from a seed, for tests, which the report states
     at the top. The charts need the extra `plot`.
+
+    Of a `dphist.series`, the report shows the largest items over time.
     """
+    if isinstance(release, Series):
+        if certificate is not None or public_key is not None:
+            raise InvalidParameter("a series was verified when it was read: pass public_key to dphist.series")
+        return series_page(release)
     return render(gather_facts(release, certificate=certificate, public_key=public_key))
 
 
@@ -66,11 +70,11 @@ def report_data(facts: Facts) -> JsonObject:
 def render(facts: Facts) -> str:
     """The report as a page."""
     described, summary = words.describe(facts), facts.summary
-    names, rows = facts.rows.first(_ROWS)
+    names, rows = facts.rows.first(STATIC_ROWS)
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": _breakable, "base64": _base64}
+    environment.filters |= {"breakable": breakable, "base64": _base64}
     data, shown = page_data(facts.rows)
     certificate, stated = facts.origin.certificate, facts.stated
     name = stated.output.name if isinstance(stated, Certificate) else "release"
@@ -93,9 +97,9 @@ def render(facts: Facts) -> str:
         charts={chart.name: chart for chart in report_charts(facts)},
         rows=rows,
         mark=PAGE_MARK,
-        style=_read("page.css"),
-        script=_read("page.js"),
-        digest=_digest,
+        style=read_template("page.css"),
+        script=read_template("page.js"),
+        digest=digest,
         longest=LONGEST_ITEM,
         cut=CUT_ITEM,
         data=data,
@@ -115,50 +119,5 @@ def _split(text: str) -> tuple[str, str]:
     return large, more[:1].upper() + more[1:]
 
 
-def _read(name: str) -> str:
-    return files("dphist.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _breakable(name: str) -> Markup:
-    """A column name that may wrap after a _."""
-    return escape(name).replace("_", Markup("_<wbr>"))
-
-
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def _digest(text: str) -> str:
-    """For the content security policy, which allows only the page's own style and script."""
-    return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
-
-
-def page_data(rows: ReleasedRows) -> tuple[str, int]:
-    """The rows for the page's script as JSON, and how many of them fit."""
-    shown = rows.total
-    while True:
-        text = _page_json(rows, shown)
-        size = len(text.encode())
-        if size <= LARGEST or shown == 0:
-            return text, shown
-        shown = min(shown - 1, int(0.98 * shown * LARGEST / size))
-
-
-def _finite(values: Sequence[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
-
-
-def _page_json(rows: ReleasedRows, shown: int) -> str:
-    """JSON without `<`, so that it cannot end its script."""
-    columns: list[JsonObject] = []
-    for column in rows.columns:
-        head = {"name": column.name, "kind": column.kind}
-        if isinstance(column, TextColumn):
-            columns.append({**head, "digits": 0, "number": column.by_number, "values": column.values[:shown]})
-        elif column.half is not None:
-            columns.append({**head, "digits": column.digits, "of": rows.place, "half": column.half})
-        else:
-            ends = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
-            columns.append({**head, "digits": column.digits, **ends})
-    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

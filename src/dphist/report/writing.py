@@ -16,9 +16,12 @@ from dphist.outputs.write import ProtectedFile, protected_files, refuse_overwrit
 from dphist.publishing import write_file
 from dphist.releasing.request import Request
 from dphist.releasing.result import Release
+from dphist.releasing.series import Series, series
 from dphist.report.charts import PLOTS, chart, require_plotting
 from dphist.report.facts import gather_facts
-from dphist.report.render import PAGE_MARK, make_report, render, report_data
+from dphist.report.page import PAGE_MARK
+from dphist.report.render import make_report, render, report_data
+from dphist.report.series import series_data, series_page
 
 if TYPE_CHECKING:
     from dphist.aliases import JsonObject
@@ -68,6 +71,19 @@ def report_file(
     if page is not None:
         write_report(render(facts), page, kept, force=force)
     return {"report": None if page is None else str(page), **report_data(facts)}
+
+
+def series_report(
+    folder: str, page: Path | None, *, public_key: str | None, force: bool
+) -> tuple[Series, JsonObject]:
+    """Read a series, write its report to `page` if there is one, and return both."""
+    kept = [ProtectedFile("the folder of the releases", folder)]
+    if page is not None:
+        check_report(page, kept, force=force)
+    found = series(folder, public_key=public_key)
+    if page is not None:
+        write_report(series_page(found), page, kept, force=force)
+    return found, {**series_data(found), "report": None if page is None else str(page)}
 
 
 def check_report_of(path: Path, request: Request) -> None:

@@ -41,7 +41,7 @@
       put_text(td, [...shown(v)]);
     } else if (v !== null) {
       td.textContent = (kind === "margin" ? "±" : "") + numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
-    }
+    } else if (kind === "number") td.textContent = "–";
     return td;
   };
   const put = (from, until) => {
