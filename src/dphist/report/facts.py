@@ -53,6 +53,10 @@ _UNSEEN: Final = (
 _PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
 _INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
+# Longer items are cut in the middle, because addresses often differ only at their ends; they unfold.
+LONGEST_ITEM: Final = 80
+ITEM_HEAD: Final = 48
+ITEM_TAIL: Final = 24
 # Certified points of the curve; with shared noise each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
@@ -235,6 +239,11 @@ def _text_column(name: str, column: ArrowColumn) -> TextColumn:
     )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
     return TextColumn(_printable(name), tuple(texts), is_number)
+
+
+def cut_item(item: str) -> str:
+    """The item on a line or two."""
+    return item if len(item) <= LONGEST_ITEM else f"{item[:ITEM_HEAD]}…{item[-ITEM_TAIL:]}"
 
 
 def _printable(name: str) -> str:

@@ -18,8 +18,9 @@ from dphist.certificate.schema import Certificate
 from dphist.display import printable
 from dphist.releasing.result import Release
 from dphist.report import words
-from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, ReleasedRows, TextColumn, gather_facts
+from dphist.report.charts import SHOWN, report_charts
+from dphist.report.declaration import declaration_of
+from dphist.report.facts import ITEM_HEAD, LONGEST_ITEM, ITEM_TAIL, Facts, ReleasedRows, TextColumn, cut_item, gather_facts
 
 if TYPE_CHECKING:
     from dphist.aliases import JsonObject
@@ -30,9 +31,6 @@ PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
 _ROWS: Final = 25
 # Bytes of rows in a page, so that it opens on a phone; the rest is only in the release.
 LARGEST: Final = 8_000_000
-# Items longer than this are cut, and unfold.
-LONGEST_ITEM: Final = 240
-CUT_ITEM: Final = 160
 _ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "Source", "table": "Table", "query": "Query",
     "where": "Condition", "user": "User column", "items": "Public list", "known": "Known items", "goal": "Goal",
@@ -60,7 +58,12 @@ def make_report(
 def report_data(facts: Facts) -> JsonObject:
     """The report as plain data with the keys of `dphist report --json`; docs/report.md explains them."""
     charts = [{"name": c.name, "title": c.title, "words": c.words} for c in report_charts(facts)]
-    return {**words.describe(facts), "charts": charts}
+    declaration = declaration_of(facts)
+    return {
+        **words.describe(facts),
+        "declaration": None if declaration is None else declaration.to_dict(),
+        "charts": charts,
+    }
 
 
 def render(facts: Facts) -> str:
@@ -70,7 +73,7 @@ def render(facts: Facts) -> str:
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": _breakable, "base64": _base64}
+    environment.filters |= {"breakable": _breakable, "base64": _base64, "cut": cut_item}
     data, shown = page_data(facts.rows)
     certificate, stated = facts.origin.certificate, facts.stated
     name = stated.output.name if isinstance(stated, Certificate) else "release"
@@ -96,8 +99,8 @@ def render(facts: Facts) -> str:
         style=_read("page.css"),
         script=_read("page.js"),
         digest=_digest,
-        longest=LONGEST_ITEM,
-        cut=CUT_ITEM,
+        declaration=declaration_of(facts),
+        drawn=min(SHOWN, facts.rows.total),
         data=data,
         shown=shown,
         kinds=[column.kind for column in facts.rows.columns],
@@ -160,5 +163,6 @@ def _page_json(rows: ReleasedRows, shown: int) -> str:
         else:
             ends = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
             columns.append({**head, "digits": column.digits, **ends})
-    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
+    cut = {"longest": LONGEST_ITEM, "head": ITEM_HEAD, "tail": ITEM_TAIL}
+    data = {"rows": shown, "sorted": rows.place, "columns": columns, "cut": cut}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
