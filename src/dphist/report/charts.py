@@ -275,7 +275,7 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     x, low = _length_axis("value", x_label, [*ends, *lengths])
     # Where a dot would hide an interval, dots are small and the ends of intervals are hairlines beyond them.
     narrow = bool(legend) and _narrowest(x, dots) < _DOT_WIDTH + 6.0
-    size, thin = (12, 1.0) if narrow else (90, 2.5)
+    size, thin = (20, 1.5) if narrow else (90, 2.5)
     labels = [textwrap.wrap(dot.label, _LABEL_WIDTH, max_lines=_LABEL_LINES, placeholder="…") for dot in dots]
     most = max(1, *map(len, labels))
     values = [
@@ -494,7 +494,7 @@ def counts_chart(rows: ReleasedRows, most: int) -> Chart:
     """The largest counts of a release, with their intervals if there are any."""
     shown = min(most, rows.total)
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels = [printable(", ".join(map(cut_item, names))) for names in cells]
+    labels = [cut_item(printable(", ".join(names)), _LABEL_WIDTH) for names in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     dots = [Dot(label, count) for label, count in zip(labels, rows.counts, strict=False)]
     level, legend = f"{100 * rows.level:g} %", ""

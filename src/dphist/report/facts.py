@@ -55,8 +55,6 @@ _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}
 _INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
 # Longer items are cut in the middle, because addresses often differ only at their ends; they unfold.
 LONGEST_ITEM: Final = 80
-ITEM_HEAD: Final = 48
-ITEM_TAIL: Final = 24
 # Certified points of the curve; with shared noise each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
@@ -241,9 +239,10 @@ def _text_column(name: str, column: ArrowColumn) -> TextColumn:
     return TextColumn(_printable(name), tuple(texts), is_number)
 
 
-def cut_item(item: str) -> str:
-    """The item on a line or two."""
-    return item if len(item) <= LONGEST_ITEM else f"{item[:ITEM_HEAD]}…{item[-ITEM_TAIL:]}"
+def cut_item(item: str, longest: int = LONGEST_ITEM) -> str:
+    """The item without its middle if it is longer; two thirds of what is left are its beginning."""
+    head = (longest - 1) * 2 // 3
+    return item if len(item) <= longest else f"{item[:head]}…{item[head + 1 - longest :]}"
 
 
 def _printable(name: str) -> str:

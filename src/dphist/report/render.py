@@ -20,7 +20,7 @@ from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import SHOWN, report_charts
 from dphist.report.declaration import declaration_of
-from dphist.report.facts import ITEM_HEAD, LONGEST_ITEM, ITEM_TAIL, Facts, ReleasedRows, TextColumn, cut_item, gather_facts
+from dphist.report.facts import LONGEST_ITEM, Facts, ReleasedRows, TextColumn, cut_item, gather_facts
 
 if TYPE_CHECKING:
     from dphist.aliases import JsonObject
@@ -163,6 +163,5 @@ def _page_json(rows: ReleasedRows, shown: int) -> str:
         else:
             ends = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
             columns.append({**head, "digits": column.digits, **ends})
-    cut = {"longest": LONGEST_ITEM, "head": ITEM_HEAD, "tail": ITEM_TAIL}
-    data = {"rows": shown, "sorted": rows.place, "columns": columns, "cut": cut}
+    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -355,24 +355,24 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         if not isinstance(facts.request, HistogramRequest)
         else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
     )
-    level = facts.summary.verdict.level
+    level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request).conditions
+    assumed = conditions(facts.plan, facts.request, codes)
     return [
         ("Who is protected", [f"Every user in the data{whose}, with all of their data together."]),
         ("Against what", [_AGAINST[level]]),
         (f"How much: {level}", [guess_sentence(facts.plan.budget), *beliefs(facts.plan.budget)]),
-        ("What is not covered", unprotected(facts)),
+        ("What is not covered", [*unprotected(facts), *assumed]),
         verified,
     ]
 
 
 def unprotected(facts: Facts) -> list[str]:
-    """What the guarantee does not protect, and what it assumes."""
+    """What the guarantee does not protect."""
     return [
         "Other releases of the same data: what they reveal about a person adds up.",
         *caveats(facts.plan, facts.request, ("groups",)),
         "People in general: what the counts show about most users may also be true of someone who is not in the "
         "data.",
-        *conditions(facts.plan, facts.request, guarantee_facts(facts.plan, facts.request).conditions),
     ]
 
 

@@ -23,11 +23,11 @@
 
   // A long item is cut, and unfolds to the whole text.
   const putText = (td, letters) => {
-    const { longest, head, tail } = data.cut, whole = letters.join("");
-    if (letters.length <= longest) return void (td.textContent = whole);
+    const whole = letters.join(""), head = Math.floor((data.longest - 1) * 2 / 3);
+    if (letters.length <= data.longest) return void (td.textContent = whole);
     const part = document.createElement("details"), summary = document.createElement("summary");
     part.className = "item";
-    summary.textContent = letters.slice(0, head).join("") + "…" + letters.slice(-tail).join("");
+    summary.textContent = letters.slice(0, head).join("") + "…" + letters.slice(head + 1 - data.longest).join("");
     summary.title = whole;
     part.append(summary, whole);
     td.append(part);
