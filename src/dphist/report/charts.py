@@ -25,7 +25,17 @@ from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.facts import Facts, ReleasedRows, Rounds, Selection, curve_of, cut_item, digits_of, rows_of, selection_of
+from dphist.report.facts import (
+    Facts,
+    ReleasedRows,
+    Rounds,
+    Selection,
+    curve_of,
+    cut_item,
+    digits_of,
+    rows_of,
+    selection_of,
+)
 from dphist.report.words import BETWEEN, passes, selection_words
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
@@ -258,7 +268,11 @@ def _narrowest(x: Spec, dots: Sequence[Dot]) -> float:
 
     def place(value: float) -> float:
         at = min(last, max(first, value))
-        share = math.log(at / first) / math.log(last / first) if "type" in x["scale"] else (at - first) / (last - first)
+        share = (
+            math.log(at / first) / math.log(last / first)
+            if "type" in x["scale"]
+            else (at - first) / (last - first)
+        )
         return _WIDTH * share
 
     widths = [place(dot.high) - place(dot.low) for dot in dots if dot.low is not None and dot.high is not None]

@@ -59,9 +59,7 @@ def declaration_of(facts: Facts) -> Declaration | None:
         ("Certificate", (f"{facts.origin.place}, self_sha256 {stated.self_sha256}",)),
         ("SHA-256 of the data", (stated.output.sha256,)),
     )
-    return Declaration(
-        tuple((label, tuple(map(printable, sentences))) for label, sentences in answers),
-    )
+    return Declaration(tuple((label, tuple(map(printable, sentences))) for label, sentences in answers))
 
 
 def _published(facts: Facts, stated: Certificate) -> tuple[str, ...]:
@@ -74,7 +72,12 @@ def _published(facts: Facts, stated: Certificate) -> tuple[str, ...]:
         for key, label in (("table", "Table"), ("query", "Query"), ("where", "Condition"))
         if key in about
     ]
-    return (f"{counted} in {stated.output.name}, {made} by {about['made_by']}.", *more)
+    note = words.count_words(facts).note
+    return (
+        f"{counted} in {stated.output.name}, {made} by {about['made_by']}.",
+        *([note] if note else []),
+        *more,
+    )
 
 
 def _unit(facts: Facts) -> str:
@@ -102,7 +105,7 @@ def _checked(facts: Facts) -> str:
 def _booked(stated: Certificate) -> str:
     booking = stated.booking
     if not booking:
-        return "Not booked in a ledger: nothing adds up this release with others."
+        return "Not in a ledger: other releases of the same data have to be added up separately."
     return (
         f"Entry {booking.entry} of the dataset {booking.dataset} in the ledger {booking.ledger}, with the hash "
         f"{booking.hash}."
