@@ -345,7 +345,7 @@ def test_the_report_of_the_demo_is_two_pages_and_a_declaration(browser: Any, dem
             (declaration,) = pages(page, demo, "#print-declaration", size)
             for wanted in (
                 "Publisher", "Period of the data", "epsilon = 1.0, delta = 1e-06", "identified by user_id",
-                "Rounds.", "Not booked in a ledger", "Place and date", "Signature",
+                "Rounds.", "Not in a ledger", "Place and date", "Signature",
             ):  # fmt: skip
                 assert wanted in declaration
             assert certificate["self_sha256"] in declaration
@@ -400,6 +400,7 @@ def test_print_has_the_first_rows_and_everything_that_is_folded(browser: Any, ma
         expect(page.locator("#table tbody tr")).to_have_count(10)
         assert not page.is_visible("#curve")
         page.emulate_media(media="screen")
+        expect(page.locator("#table tbody tr")).to_have_count(25)
         page.evaluate("document.documentElement.dataset.print = 'all'")
         page.emulate_media(media="print")
         expect(page.locator("#table tbody tr")).to_have_count(100)

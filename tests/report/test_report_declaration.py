@@ -32,6 +32,7 @@ def test_its_facts_are_those_of_the_certificate() -> None:
     assert "73.2 %" in found["Protection: strong"]
     assert "Laplace noise" in found["Noise and threshold"]
     assert "2 items per user" in found["Noise and threshold"]
+    assert f"Threshold: {certificate['counts']['threshold']:.4g}." in found["Noise and threshold"]
     assert "Other releases of the same data" in found["Not protected"]
     assert "not signed" in found["Checked"]
     booking = certificate["booking"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dphist.certificate.schema import Certificate
-from dphist.display import printable, shorten
+from dphist.display import figure, printable, shorten
 from dphist.planning.explain import MECHANISMS
 from dphist.report import words
 from dphist.report.facts import Facts
@@ -93,9 +93,12 @@ def _protection(facts: Facts) -> tuple[str, ...]:
 
 def _noise(facts: Facts) -> tuple[str, ...]:
     mechanism, how = MECHANISMS[facts.plan.mechanism]
+    threshold = facts.stated.counts.threshold
+    exact = [] if facts.rounds else [f"Standard deviation for a count: {figure(facts.plan.total_noise)}."]
+    exact += [] if threshold is None else [f"Threshold: {figure(threshold)}."]
     rows = dict(facts.summary.rows())
     kept = (f"{label}: {rows[label]}." for label in ("Margin of error", "Mostly hidden", "User limit"))
-    return (f"{mechanism[:1].upper()}{mechanism[1:]}. {how}", *kept)
+    return (f"{mechanism[:1].upper()}{mechanism[1:]}. {how}", *exact, *kept)
 
 
 def _checked(facts: Facts) -> str:
