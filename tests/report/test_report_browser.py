@@ -20,6 +20,7 @@ import dphist
 from browser import accessibility_violations, opened_page, page_without_scripts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
+from release_data import events
 from report_cases import ALIKE, STRANGE, released, report_of
 
 pytestmark = pytest.mark.together("report")
@@ -352,6 +353,24 @@ def test_the_report_of_the_demo_is_two_pages_and_a_declaration(browser: Any, dem
             assert certificate["output"]["sha256"] in declaration
             assert "What the numbers leave out" not in declaration
         assert seen.errors == []
+
+
+def test_wide_tables_long_names_and_warnings_leave_two_pages(browser: Any, tmp_path: Path) -> None:
+    counts = {f"https://example.org/{'segment/' * 20}page-{place}": 2000 - place for place in range(40)}
+    weak = tmp_path / "weak.parquet"
+    dphist.release(
+        events(counts), user="user", item="item", epsilon=9.0, delta=0.01, max_items_per_user=8, interval=0.9,
+        standard_error=True, output=weak,
+    )  # fmt: skip
+    for number, release in enumerate((weak, "sums", "known-domain")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        address = page_of(release, folder)
+        with opened_page(browser, address) as (page, seen):
+            for size in ("A4", "Letter"):
+                assert len(pages(page, address, size=size)) == 2, (release, size)
+                assert len(pages(page, address, "#print-declaration", size)) == 1, (release, size)
+            assert seen.errors == []
 
 
 def test_everything_is_printed_on_request_with_heads_on_every_page(browser: Any, demo: str, many: str) -> None:
