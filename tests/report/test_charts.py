@@ -19,7 +19,7 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.utility import count_noise
-from dphist.report.charts import _CURVES, largest_counts_chart
+from dphist.report.charts import _CURVES, Dot, chart, dot_chart, largest_counts_chart
 from dphist.report.writing import check_plot
 from dphist.simulation.population import NOTICE
 from report_cases import data_of, run
@@ -174,3 +174,27 @@ def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
     done = run(tmp_path, "release", "log.csv", *flags, "--output", "new.csv", "--report", "r.html")
     assert "pip install vl-convert-python" in done.stderr
     assert not (tmp_path / "new.csv").exists()
+
+
+def test_intervals_narrower_than_a_dot_stay_visible() -> None:
+    """Dots shrink and the ends become hairlines, on both kinds of axes; the margin is also in numbers."""
+
+    def dot_size(values: list[float], margin: float) -> float:
+        dots = [Dot(f"item {place}", value, value - margin, value + margin) for place, value in enumerate(values)]
+        drawn = dot_chart("counts", "counts", "words", dots, x_label="count", legend="count, interval")
+        assert "±" in next(row["number"] for row in data_of(drawn))
+        (point,) = (layer["mark"] for layer in drawn.spec["layer"] if layer["mark"]["type"] == "point")
+        size: float = point["size"]
+        return size
+
+    for values in ([2000.0, 1500.0], [2000.0, 10.0]):
+        assert dot_size(values, 15.0 if values[1] > 1000 else 1.0) <= 20
+    assert dot_size([2000.0, 1500.0], 100.0) > 80
+
+
+def test_long_items_have_short_labels() -> None:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+    names = [f"https://example.org/{'segment/' * 20}{place}" for place in range(3)]
+    labels = [row["label"] for row in data_of(chart(dphist.release_histogram(names, [900, 800, 700], plan=plan)))]
+    assert len(set(labels)) == 3
+    assert all(len(label) <= 52 and "\n" not in label for label in labels)

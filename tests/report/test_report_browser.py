@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pypdf import PdfReader
 
 import dphist
 from browser import accessibility_violations, opened_page, page_without_scripts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
+from release_data import events
 from report_cases import ALIKE, STRANGE, released, report_of
-from scheduling import THOROUGH
 
 pytestmark = pytest.mark.together("report")
+ROOT = Path(__file__).resolve().parents[2]
 PHONE = {"width": 360, "height": 740}
 UNFOLD = "document.querySelectorAll('details').forEach(part => { part.open = true })"
 
@@ -95,8 +102,8 @@ def test_items_stay_text_and_nothing_is_loaded(browser: Any, address: str) -> No
             page.fill("#search", wanted)
             found(page, re.compile("^[12] of"))
             # A long item is cut, and followed by its whole text when it is unfolded.
-            cut = item is not None and len(item) > 240
-            assert item is None or column(page, 1) == [item[:160] + "…" + item if cut else item]
+            cut = item is not None and len(item) > 80
+            assert item is None or column(page, 1) == [item[:52] + "…" + item[-27:] + item if cut else item]
             page.fill("#search", "")
             found(page, "75 rows")
         assert page.evaluate("window.hacked") is None
@@ -234,7 +241,7 @@ def test_long_names_and_many_columns_fit_a_screen_a_phone_and_paper(browser: Any
             page.set_viewport_size(viewport)
             page.emulate_media(media=media)
             assert all(address in cell for cell in column(page, 1))
-            assert page.evaluate(inside), (viewport, media)
+            assert media == "print" or page.evaluate(inside), (viewport, media)
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
             assert page.evaluate("document.querySelectorAll('#table th').length") == 5
         assert seen.errors == []
@@ -298,6 +305,111 @@ def test_many_rows_are_searched_sorted_and_paged(browser: Any, many: str) -> Non
         assert seen.errors == []
 
 
+def pages(page: Any, address: str, fragment: str = "", size: str = "A4") -> list[str]:
+    """The text of each page on paper; `fragment` is that of a link that prints something else."""
+    page.goto("about:blank")  # a change of the fragment alone would not load the page again
+    page.goto(address + fragment)
+    page.emulate_media(media="null")
+    printed = PdfReader(io.BytesIO(page.pdf(format=size)))
+    # Fonts have ligatures, such as one for fi.
+    return [" ".join(normalize("NFKC", part.extract_text()).split()) for part in printed.pages]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of `make demo`."""
+    folder = tmp_path_factory.mktemp("demo")
+    make = ROOT / "examples" / "search_log" / "make_log.py"
+    subprocess.run([sys.executable, make, "--output", folder / "log.parquet"], check=True, capture_output=True)
+    dphist.release(
+        folder / "log.parquet", user="user_id", item="query", epsilon=1, delta=1e-6, output=folder / "out.parquet"
+    )
+    return page_of(folder / "out.parquet", folder)
+
+
+def test_the_report_of_the_demo_is_two_pages_and_a_declaration(browser: Any, demo: str) -> None:
+    certificate = json.loads(
+        (Path(demo.removeprefix("file://")).with_name("out.parquet.certificate.json")).read_text()
+    )
+    with opened_page(browser, demo) as (page, seen):
+        for size in ("A4", "Letter"):
+            first, second = pages(page, demo, size=size)
+            assert "The largest released counts" in first
+            assert "weather tomorrow" in first
+            assert "What it means for people in the data" in first
+            assert "What was verified" in second
+            assert "What the numbers leave out" in second
+            # Readers of the paper can find the file that it is about.
+            assert certificate["self_sha256"] in second.replace(" ", "")
+            assert "For experts" not in first + second
+            assert "Declaration to sign" not in first + second
+            (declaration,) = pages(page, demo, "#print-declaration", size)
+            for wanted in (
+                "Publisher", "Period of the data", "epsilon = 1.0, delta = 1e-06", "identified by user_id",
+                "Rounds.", "Not in a ledger", "Place and date", "Signature",
+            ):  # fmt: skip
+                assert wanted in declaration
+            assert certificate["self_sha256"] in declaration
+            assert certificate["output"]["sha256"] in declaration
+            assert "What the numbers leave out" not in declaration
+        assert seen.errors == []
+
+
+def test_wide_tables_long_names_and_warnings_leave_two_pages(browser: Any, tmp_path: Path) -> None:
+    counts = {f"https://example.org/{'segment/' * 20}page-{place}": 2000 - place for place in range(40)}
+    weak = tmp_path / "weak.parquet"
+    dphist.release(
+        events(counts), user="user", item="item", epsilon=9.0, delta=0.01, max_items_per_user=8, interval=0.9,
+        standard_error=True, output=weak,
+    )  # fmt: skip
+    for number, release in enumerate((weak, "sums", "known-domain")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        address = page_of(release, folder)
+        with opened_page(browser, address) as (page, seen):
+            for size in ("A4", "Letter"):
+                printed = pages(page, address, size=size)
+                assert len(printed) == 2, (release, size)
+                # Columns beyond those of the chart are in a table.
+                assert ("item count" in printed[0]) == (release != "known-domain"), (release, size)
+                assert len(pages(page, address, "#print-declaration", size)) == 1, (release, size)
+            assert seen.errors == []
+
+
+def test_everything_is_printed_on_request_with_heads_on_every_page(browser: Any, demo: str, many: str) -> None:
+    for address, rows in ((demo, r"\d ±\d"), (many, r"query number \d+ [\d,]+")):
+        with opened_page(browser, address) as (page, seen):
+            assert len(pages(page, address)) == 2
+            printed = pages(page, address, "#print-all")
+            assert 4 < len(printed) < 12
+            # Most of each page is used: none has only a line or two, except the last.
+            assert all(len(text) > 250 for text in printed[:-1])
+            assert "The guarantee for every epsilon" in " ".join(printed)
+            with_rows = [text for text in printed if len(re.findall(rows, text)) > 5]
+            assert len(with_rows) >= 2
+            head = re.compile(r"(query|item) count (margin|95 %)")
+            assert all(head.search(text) for text in with_rows)
+            assert seen.errors == []
+
+
+def test_links_print_a_part_and_leave_the_page_as_it_was(browser: Any, demo: str) -> None:
+    from playwright.sync_api import expect
+
+    with opened_page(browser, demo) as (page, seen):
+        page.evaluate("window.print = () => { window.asked = document.documentElement.dataset.print }")
+        for name, part, other in (("all", "#expert", "#declaration"), ("declaration", "#declaration", "#expert")):
+            page.click(f"{part} > summary")
+            page.click(f"#print-{name}")
+            assert page.evaluate("window.asked") == name
+            page.emulate_media(media="print")
+            assert page.is_visible(part)
+            assert not page.is_visible(other)
+            page.emulate_media(media="screen")
+            expect(page.locator("html:not([data-print])")).to_have_count(1)
+            assert page.is_visible(other)
+        assert seen.errors == []
+
+
 def test_print_has_the_first_rows_and_everything_that_is_folded(browser: Any, many: str) -> None:
     from playwright.sync_api import expect
 
@@ -307,6 +419,12 @@ def test_print_has_the_first_rows_and_everything_that_is_folded(browser: Any, ma
         page.click("#pager button:nth-of-type(4)")
         assert not page.is_visible("#curve")
         page.emulate_media(media="print")
+        expect(page.locator("#table tbody tr")).to_have_count(10)
+        assert not page.is_visible("#curve")
+        page.emulate_media(media="screen")
+        expect(page.locator("#table tbody tr")).to_have_count(25)
+        page.evaluate("document.documentElement.dataset.print = 'all'")
+        page.emulate_media(media="print")
         expect(page.locator("#table tbody tr")).to_have_count(100)
         assert page.inner_text("#printed") == "And 2,900 more in the release."
         assert page.evaluate("document.documentElement.scrollHeight") < 20_000
@@ -314,16 +432,35 @@ def test_print_has_the_first_rows_and_everything_that_is_folded(browser: Any, ma
         page.emulate_media(media="screen")
         expect(page.locator("#table tbody tr")).to_have_count(25)
         assert not page.is_visible("#curve")
-        if THOROUGH:
-            assert 3 < page.pdf(format="A4").count(b"/Type /Page\n") < 25
         page.fill("#search", "2999")
         found(page, "1 of 3,000 rows")
+        page.evaluate("document.documentElement.dataset.print = 'all'")
         page.emulate_media(media="print")
         expect(page.locator("#printed")).to_have_text('Only rows with "2999" in them.')
         assert seen.errors == []
-    with page_without_scripts(browser, many) as page:
+    with page_without_scripts(browser, f"{many}#print-all") as page:
         page.emulate_media(media="print")
         assert page.inner_text("#printed") == "And 2,975 more in the release."
+        assert page.is_visible("#curve")
+
+
+def test_the_sort_controls_of_a_phone_are_in_one_line(browser: Any, tmp_path: Path) -> None:
+    with opened_page(browser, page_of("sums", tmp_path), viewport={"width": 390, "height": 844}) as (page, seen):
+        tops = {page.locator(one).bounding_box()["y"] for one in ("#sort", "#direction")}
+        assert max(tops) - min(tops) < 8
+        assert not page.is_visible("#table thead")
+        page.select_option("#sort", "amount_mean")
+        means = numbers(page, 5)
+        assert means == sorted(means, reverse=True)
+        assert page.inner_text("#direction") == "↓"
+        page.click("#direction")
+        assert numbers(page, 5) == means[::-1] or numbers(page, 5) == sorted(means)
+        assert page.inner_text("#direction") == "↑"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.evaluate(UNFOLD)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert accessibility_violations(page) == []
+        assert seen.errors == []
 
 
 def test_it_can_be_read_without_scripts_and_by_keyboard(browser: Any, address: str) -> None:

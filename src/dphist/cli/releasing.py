@@ -24,7 +24,7 @@ from dphist.cli.base import (
 )
 from dphist.cli.flags import advanced_option, input_option, output_option, takes
 from dphist.cli.planning import show_plan
-from dphist.cli.running import progress_bars, stoppable
+from dphist.cli.running import progress_bars, steps_shown, stoppable
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.display import fill
@@ -70,6 +70,16 @@ def release(
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "-v",
+            "--verbose",
+            count=True,
+            show_default=False,
+            help="Log the steps on standard error; -vv logs more. Never counts or items.",
+        ),
+    ] = 0,
     **given: Any,
 ) -> None:
     """Publish how many users each item has, from user events, with differential privacy.
@@ -122,7 +132,7 @@ def release(
     if dry_run:
         _dry_run(request, as_json)
     else:
-        _release(request, as_json, report, quiet)
+        _release(request, as_json, report, quiet, verbose)
 
 
 def _add_input(source: str | None, input: list[str] | None, given: dict[str, object]) -> dict[str, object]:
@@ -150,7 +160,7 @@ def _missing_options(values: Mapping[str, object], missing: list[str]) -> Invali
     return error
 
 
-def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
+def _release(request: Request, as_json: bool, report: str | None, quiet: bool, verbose: int) -> None:
     # Every run of an id writes the report again.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
@@ -160,7 +170,9 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
     failed = None
     # Then standard output has only the release.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
-    with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
+    # A log and bars would overwrite each other.
+    bars = progress_bars(quiet or verbose > 0)
+    with _failures_as_json(as_json, aside), stoppable() as placed, steps_shown(verbose), bars as watcher:
         from dphist.releasing.run import run
 
         result = run(replace(request, progress=watcher), placed.append)

@@ -35,7 +35,7 @@ def report(
     """Explain a release: counts with error bars, the privacy guarantee, and what the numbers leave out.
 
     The release is verified first; one that does not match its certificate gets no report. The report is one HTML
-    file that needs no network and prints well.
+    file that needs no network. Printed, it is two pages; its links print everything, or a declaration to sign.
 
     \b
     Examples:

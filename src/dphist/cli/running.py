@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dphist.cli.base import write_error
+from dphist.display import printable
 from dphist.publishing import interruptible
 
 if TYPE_CHECKING:
@@ -36,6 +38,32 @@ def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
             bars.update(tasks[step], completed=share)
 
         yield watch
+
+
+@contextmanager
+def steps_shown(verbose: int) -> Iterator[None]:
+    """The log of a release on standard error: with -v its steps, with -vv also what is public about them."""
+    if not verbose:
+        yield
+        return
+    logger, handler = logging.getLogger("dphist"), logging.StreamHandler(sys.stderr)
+    # Times, like durations, are whole seconds.
+    handler.setFormatter(_Printable("%(asctime)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _Printable(logging.Formatter):
+    """Names of files cannot control a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class Stopped(typer.Exit):

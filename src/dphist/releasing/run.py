@@ -54,6 +54,7 @@ from dphist.releasing.request import STREAM, Request, takes_options_of
 from dphist.releasing.result import Release, frame_form
 from dphist.releasing.rounds import check_drawing_of_rounds, release_rounds, rounds_noise
 from dphist.releasing.spending import Attempt, account_of, booked_attempt, check_ledger, composes_gaussian
+from dphist.releasing.steps import LOGGER, StepLog
 from dphist.sampling.rng import Rng, SecureRng, SeededRng
 from dphist.signatures import signer_of
 
@@ -105,17 +106,22 @@ def release(input: object, **options: Any) -> Release:  # noqa: D417
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request (step 1). `placed` is called as soon as result and certificate are written."""
-    request = fill_period(request)
+    request, log = fill_period(request), StepLog()
+    log.done("request", engine=request.engine_name, id=request.id)
     with booked_attempt(request, placed) as attempt, read_once(request.events()) as given:
         if attempt.finished is not None:
+            LOGGER.info("already released under this id: nothing is drawn or booked")
             return attempt.finished  # by an earlier run with the same id
         files = _check_files(request)  # 2. Check
         target = _check_target(request)
         # The engine's session ends before anything is written: the output may be a table of the input database.
         with engine_for(request) as engine, spool_input(request, given) as events:
             _check_columns(request, engine, events, files)
+            log.done("check", output=None if target is None else target.public_address())
             planned = plan_request(request, engine)  # 3. Plan
+            log.done("plan", mechanism=planned.mechanism, epsilon=request.epsilon, delta=request.delta)
             attempt.book(planned, partial(_plan_with, request, engine))  # 4. Book
+            log.done("book", dataset=request.dataset, entry=attempt.receipt and attempt.receipt["entry"])
             if request.in_rounds:  # 5. and 6. for each round
                 result = attempt.release = _in_rounds(request, planned, engine, events, target, attempt)
             else:
@@ -123,8 +129,11 @@ def run(request: Request, placed: Placed | None = None) -> Release:
                 assert isinstance(job.task, Task)
                 with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
                     result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
+        log.done("noise")
         result = _write(request, result, target, attempt)  # 7. Write
+        log.done("write")
         attempt.settle(result.written)  # 8. Settle
+        log.done("settle")
     return result
 
 

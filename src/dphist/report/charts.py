@@ -32,6 +32,7 @@ from dphist.report.facts import (
     Rounds,
     Selection,
     curve_of,
+    cut_item,
     digits_of,
     label_item,
     rows_of,
@@ -60,7 +61,7 @@ _HEIGHT: Final = 240
 # An axis is logarithmic if the largest number is this many times the smallest.
 _LOG_RATIO: Final = 25.0
 # How many counts the chart of a report shows.
-_SHOWN: Final = 10
+SHOWN: Final = 10
 # How many items of a series are drawn, how high, and up to how many periods have dots.
 SERIES_SHOWN: Final = 8
 _SERIES_HEIGHT: Final = 120
@@ -91,6 +92,7 @@ _CONFIG: Final[Spec] = {
     "title": {"color": INK, "anchor": "start", "fontSize": 15, "limit": 0, "offset": 12},
     "text": {"color": INK, "fontSize": 13},
 }  # fmt: skip
+_DOT_WIDTH: Final = 11.0
 _DOT: Final = {"type": "point", "filled": True, "opacity": 1}
 _ABOVE: Final = {"title": None, "orient": "top", "direction": "horizontal"}
 _THEME: Final = (
@@ -266,6 +268,23 @@ class Dot:
         return f"{self.value:,.{digits}f} ± {margin:,.{digits}f}"
 
 
+def _narrowest(x: Spec, dots: Sequence[Dot]) -> float:
+    """The width of the narrowest interval, as it is drawn on this axis."""
+    first, last = x["scale"]["domain"]
+
+    def place(value: float) -> float:
+        at = min(last, max(first, value))
+        share = (
+            math.log(at / first) / math.log(last / first)
+            if "type" in x["scale"]
+            else (at - first) / (last - first)
+        )
+        return _WIDTH * share
+
+    widths = [place(dot.high) - place(dot.low) for dot in dots if dot.low is not None and dot.high is not None]
+    return min(widths, default=math.inf)
+
+
 def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label: str, legend: str = "") -> Chart:
     """Numbers as dots with error bars, each with its label above it: labels are long, and phones narrow.
 
@@ -274,6 +293,9 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     lengths = [max(0.0, dot.value) for dot in dots]
     ends = [length if dot.high is None else max(0.0, dot.high) for dot, length in zip(dots, lengths, strict=True)]
     x, low = _length_axis("value", x_label, [*ends, *lengths])
+    # Where a dot would hide an interval, dots are small and the ends of intervals are hairlines beyond them.
+    narrow = bool(legend) and _narrowest(x, dots) < _DOT_WIDTH + 6.0
+    size, thin = (20, 1.5) if narrow else (90, 2.5)
     labels = [textwrap.wrap(dot.label, _LABEL_WIDTH, max_lines=_LABEL_LINES, placeholder="…") for dot in dots]
     most = max(1, *map(len, labels))
     values = [
@@ -290,8 +312,8 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     if legend:
         colour = _name("main", legend=_ABOVE, scale={"domain": [legend], "range": [BLUE]})
     stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
-    bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
-    tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
+    bar = {"type": "rule", "color": BLUE, "strokeWidth": thin, "yOffset": down}
+    tick = {"type": "tick", "color": BLUE, "thickness": thin, "size": 12, "yOffset": down}
     text = {"type": "text", "align": "left"}
     up = {"expr": f"{down - 17} - {_LINE} * (datum.lines - 1)"}
     label = {"lineBreak": "\n", "lineHeight": _LINE, "dy": up}
@@ -302,7 +324,7 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     layers = [
         _layer(stem, x=x, x2={"field": "low"}),
         *(intervals if legend else []),
-        _layer({**_DOT, "size": 90, "yOffset": down}, x=_number("value"), color=colour),
+        _layer({**_DOT, "size": size, "yOffset": down}, x=_number("value"), color=colour),
         _layer({**text, **label}, x={"value": 0}, text=_name("label")),
         _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
     ]
@@ -492,7 +514,7 @@ def counts_chart(rows: ReleasedRows, most: int) -> Chart:
     """The largest counts of a release, with their intervals if there are any."""
     shown = min(most, rows.total)
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels = [printable(", ".join(names)) for names in cells]
+    labels = [cut_item(printable(", ".join(names)), _LABEL_WIDTH) for names in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     dots = [Dot(label, count) for label, count in zip(labels, rows.counts, strict=False)]
     level, legend = f"{100 * rows.level:g} %", ""
@@ -508,7 +530,7 @@ def counts_chart(rows: ReleasedRows, most: int) -> Chart:
 
 def report_charts(facts: Facts) -> tuple[Chart, ...]:
     """All charts of a report, in its order."""
-    charts = [*([counts_chart(facts.rows, _SHOWN)] if facts.rows.total else []), _guarantee(facts)]
+    charts = [*([counts_chart(facts.rows, SHOWN)] if facts.rows.total else []), _guarantee(facts)]
     if facts.selection is not None:
         charts += [_probability(facts.selection), _error(facts.selection)]
     if facts.rounds is not None:

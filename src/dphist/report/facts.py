@@ -52,6 +52,8 @@ _UNSEEN: Final = (
 _PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
 _INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
+# Longer items are cut in the middle, because addresses often differ only at their ends; they unfold.
+LONGEST_ITEM: Final = 80
 # Certified points of the curve; with shared noise each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
@@ -251,6 +253,12 @@ def _with_totals(
         return replace(label, values=tuple(ALL if text is None and total else text for text, total in texts))
 
     return tuple(shown(label) if label.name in names else label for label in labels)
+
+
+def cut_item(item: str, longest: int = LONGEST_ITEM) -> str:
+    """The item without its middle if it is longer; two thirds of what is left are its beginning."""
+    head = (longest - 1) * 2 // 3
+    return item if len(item) <= longest else f"{item[:head]}…{item[head + 1 - longest :]}"
 
 
 def _printable(name: str) -> str:

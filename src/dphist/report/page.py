@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup, escape
 
-from dphist.report.facts import ReleasedRows, TextColumn
+from dphist.report.facts import LONGEST_ITEM, ReleasedRows, TextColumn
 
 if TYPE_CHECKING:
     from dphist.aliases import JsonObject
@@ -23,9 +23,6 @@ PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
 STATIC_ROWS: Final = 25
 # Bytes of rows in a page, so that it opens on a phone; the rest is only in the release.
 LARGEST: Final = 8_000_000
-# Items longer than this are cut, and unfold.
-LONGEST_ITEM: Final = 240
-CUT_ITEM: Final = 160
 
 
 def read_template(name: str) -> str:
@@ -69,5 +66,5 @@ def _page_json(rows: ReleasedRows, shown: int) -> str:
         else:
             ends = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
             columns.append({**head, "digits": column.digits, **ends})
-    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM, "cut": CUT_ITEM}
+    data = {"rows": shown, "sorted": rows.place, "columns": columns, "longest": LONGEST_ITEM}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -14,18 +14,10 @@ from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.releasing.series import Series
 from dphist.report import words
-from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, gather_facts
-from dphist.report.page import (
-    CUT_ITEM,
-    LONGEST_ITEM,
-    PAGE_MARK,
-    STATIC_ROWS,
-    breakable,
-    digest,
-    page_data,
-    read_template,
-)
+from dphist.report.charts import SHOWN, report_charts
+from dphist.report.declaration import declaration_of
+from dphist.report.facts import Facts, cut_item, gather_facts
+from dphist.report.page import PAGE_MARK, STATIC_ROWS, breakable, digest, page_data, read_template
 from dphist.report.series import series_page
 
 if TYPE_CHECKING:
@@ -64,7 +56,12 @@ def make_report(
 def report_data(facts: Facts) -> JsonObject:
     """The report as plain data with the keys of `dphist report --json`; docs/report.md explains them."""
     charts = [{"name": c.name, "title": c.title, "words": c.words} for c in report_charts(facts)]
-    return {**words.describe(facts), "charts": charts}
+    declaration = declaration_of(facts)
+    return {
+        **words.describe(facts),
+        "declaration": None if declaration is None else declaration.to_dict(),
+        "charts": charts,
+    }
 
 
 def render(facts: Facts) -> str:
@@ -74,7 +71,7 @@ def render(facts: Facts) -> str:
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": breakable, "base64": _base64}
+    environment.filters |= {"breakable": breakable, "base64": _base64, "cut": cut_item}
     data, shown = page_data(facts.rows)
     certificate, stated = facts.origin.certificate, facts.stated
     name = stated.output.name if isinstance(stated, Certificate) else "release"
@@ -100,8 +97,8 @@ def render(facts: Facts) -> str:
         style=read_template("page.css"),
         script=read_template("page.js"),
         digest=digest,
-        longest=LONGEST_ITEM,
-        cut=CUT_ITEM,
+        declaration=declaration_of(facts),
+        drawn=min(SHOWN, facts.rows.total),
         data=data,
         shown=shown,
         kinds=[column.kind for column in facts.rows.columns],

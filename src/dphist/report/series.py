@@ -15,10 +15,8 @@ from dphist.proof.verdict import verdict_of
 from dphist.releasing.series import Item, Part, Point, Series
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.charts import series_charts
-from dphist.report.facts import NumberColumn, ReleasedRows, text_column
+from dphist.report.facts import NumberColumn, ReleasedRows, cut_item, text_column
 from dphist.report.page import (
-    CUT_ITEM,
-    LONGEST_ITEM,
     PAGE_MARK,
     STATIC_ROWS,
     breakable,
@@ -37,7 +35,7 @@ def series_page(series: Series) -> str:
     names, shown_rows = rows.first(STATIC_ROWS)
     data, shown = page_data(rows)
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": breakable}
+    environment.filters |= {"breakable": breakable, "cut": cut_item}
     return environment.get_template("series.html").render(
         title=_title(series),
         lead=_lead(series),
@@ -57,8 +55,6 @@ def series_page(series: Series) -> str:
         sorted_by=rows.count,
         rows=shown_rows,
         item_columns=len(rows.items),
-        longest=LONGEST_ITEM,
-        cut=CUT_ITEM,
         data=data,
         mark=PAGE_MARK,
         style=read_template("page.css"),

@@ -58,11 +58,11 @@ def describe(facts: Facts) -> JsonObject:
         "written": facts.origin.written,
         "private": facts.private,
         "counts_are": facts.kind,
-        "about": _about(facts),
+        "about": describe_source(facts),
         "checks": [*([] if facts.private else [_SEEDED_PLAN]), *facts.verified.checks],
         "signature": facts.verified.signature,
         "signed_by": facts.verified.signed_by,
-        "guarantee": _guarantee(facts),
+        "guarantee": guarantee_words(facts),
         "promise": _promise(facts),
         "meaning": [{"label": label, "sentences": sentences} for label, sentences in _meaning(facts)],
         "limits": _limits(facts),
@@ -212,7 +212,7 @@ def _title(facts: Facts) -> str:
 
 
 def _lead(facts: Facts) -> str:
-    rows, about = facts.rows.total, _about(facts)
+    rows, about = facts.rows.total, describe_source(facts)
     made = f"It was made from {about['source']} on {about['created'].partition('T')[0]}."
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
@@ -224,7 +224,7 @@ def _lead(facts: Facts) -> str:
     return f"For {items}, this release gives {what}{f', and {also}' if also else ''}{noise}. {made}"
 
 
-def _about(facts: Facts) -> dict[str, str]:
+def describe_source(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
     stated, request, also = facts.stated, facts.request, _also_released(facts)
     about = {"counted": f"users per {_items_in_words(facts)}{f', with {also}' if also else ''}"}
@@ -276,7 +276,7 @@ def warnings(facts: Facts) -> list[tuple[str, str]]:
 # --- the guarantee
 
 
-def _guarantee(facts: Facts) -> str:
+def guarantee_words(facts: Facts) -> str:
     return guarantee(facts.plan, facts.request) if facts.private else NO_GUARANTEE
 
 
@@ -285,7 +285,7 @@ def _promise(facts: Facts) -> list[str]:
         return [_SEEDED]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     limit = None if not isinstance(facts.request, HistogramRequest) else facts.plan.contract.items
-    return [_guarantee(facts), *promise(facts.plan.budget, limit)]
+    return [guarantee_words(facts), *promise(facts.plan.budget, limit)]
 
 
 def promise(budget: Budget, limit: int | None = None) -> list[str]:
@@ -296,7 +296,7 @@ def promise(budget: Budget, limit: int | None = None) -> list[str]:
     whose = "however many items the person has"
     if limit is not None:
         whose = f"if the person has at most {count_items(limit)}"
-    sentences = [_guess(budget, f", whatever else they know and {whose}"), *beliefs(budget)]
+    sentences = [guess_sentence(budget, f", whatever else they know and {whose}"), *beliefs(budget)]
     if DELTAS * budget.delta < 1.0:
         factor = f" ≈ {figure(SLACK * math.exp(budget.epsilon))}" if budget.epsilon < 30.0 else ""
         sentences.append(
@@ -307,7 +307,7 @@ def promise(budget: Budget, limit: int | None = None) -> list[str]:
     return sentences
 
 
-def _guess(budget: Budget, more: str = "") -> str:
+def guess_sentence(budget: Budget, more: str = "") -> str:
     words = guess_words(budget)
     return f"{words[0].upper()}{words[1:]}{more}."
 
@@ -352,7 +352,7 @@ _AGAINST: Final = {
 
 def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     """Questions of a privacy officer, answered without symbols."""
-    verified = ("What was verified", _verified(facts))
+    verified = ("What was verified", verified_words(facts))
     if not facts.private:
         return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
@@ -362,19 +362,23 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
     )
     level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request).conditions
-    uncovered = [
+    assumed = conditions(facts.plan, facts.request, codes)
+    return [
+        ("Who is protected", [f"Every user in the data{whose}, with all of their data together."]),
+        ("Against what", [_AGAINST[level]]),
+        (f"How much: {level}", [guess_sentence(facts.plan.budget), *beliefs(facts.plan.budget)]),
+        ("What is not covered", [*unprotected(facts), *assumed]),
+        verified,
+    ]
+
+
+def unprotected(facts: Facts) -> list[str]:
+    """What the guarantee does not protect."""
+    return [
         "Other releases of the same data: what they reveal about a person adds up.",
         *caveats(facts.plan, facts.request, ("groups",)),
         "People in general: what the counts show about most users may also be true of someone who is not in the "
         "data.",
-        *conditions(facts.plan, facts.request, codes),
-    ]
-    return [
-        ("Who is protected", [f"Every user in the data{whose}, with all of their data together."]),
-        ("Against what", [_AGAINST[level]]),
-        (f"How much: {level}", [_guess(facts.plan.budget), *beliefs(facts.plan.budget)]),
-        ("What is not covered", uncovered),
-        verified,
     ]
 
 
@@ -384,7 +388,7 @@ _NO_CERTIFICATE: Final = (
 )
 
 
-def _verified(facts: Facts) -> list[str]:
+def verified_words(facts: Facts) -> list[str]:
     verified, written = facts.verified, facts.origin.certificate is not None
     signed = {
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",

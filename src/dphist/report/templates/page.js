@@ -3,11 +3,12 @@
 // text, never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const ON_SCREEN = 25, ON_PAPER = 100;
+  const ON_SCREEN = 25, ON_PAPER = 100, IN_SUMMARY = 10;
   const table = document.getElementById("table"), scroll = document.getElementById("scroll");
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const search = document.getElementById("search"), found = document.getElementById("found");
   const pager = document.getElementById("pager"), [first, previous, next, last] = pager.querySelectorAll("button");
+  const orderBy = document.getElementById("sort"), direction = document.getElementById("direction");
   const columns = data.columns, total = data.rows;
   const numbers = columns.map(({ digits }) =>
     new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
@@ -20,13 +21,15 @@
   let order = Uint32Array.from({ length: total }, (_, i) => i);
   let matching = order, sorted = data.sorted, down = true, start = 0;
 
-  // A very long item is cut, and unfolds to the whole text.
-  const put_text = (td, letters) => {
-    if (letters.length <= data.longest) return void (td.textContent = letters.join(""));
+  // A long item is cut, and unfolds to the whole text.
+  const putText = (td, letters) => {
+    const whole = letters.join(""), head = Math.floor((data.longest - 1) * 2 / 3);
+    if (letters.length <= data.longest) return void (td.textContent = whole);
     const part = document.createElement("details"), summary = document.createElement("summary");
     part.className = "item";
-    summary.textContent = letters.slice(0, data.cut).join("") + "…";
-    part.append(summary, letters.join(""));
+    summary.textContent = letters.slice(0, head).join("") + "…" + letters.slice(head + 1 - data.longest).join("");
+    summary.title = whole;
+    part.append(summary, whole);
     td.append(part);
   };
   const cell = (row, c) => {
@@ -38,7 +41,7 @@
       if (v === null || v === "") td.classList.add("missing");
       else if (v.length > 60) td.classList.add("long");
       td.dir = "auto";
-      put_text(td, [...shown(v)]);
+      putText(td, [...shown(v)]);
     } else if (v !== null) {
       td.textContent = (kind === "margin" ? "±" : "") + numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
     } else if (kind === "number") td.textContent = "–";
@@ -59,7 +62,7 @@
   const words = (n) => n.toLocaleString("en");
   const draw = () => {
     // The media query may match before the listener below is called.
-    if (paper.matches) return void print();
+    if (paper.matches) return void toPaper();
     const until = Math.min(matching.length, start + ON_SCREEN);
     put(start, until);
     pager.hidden = matching.length <= ON_SCREEN;
@@ -72,11 +75,12 @@
     draw();
     if (scroll.getBoundingClientRect().top < 0) scroll.scrollIntoView();
   };
-  // Print has the first matching rows, and everything that is folded.
-  const folded = [...document.querySelectorAll("details")];
+  // Print has the summary, or what one of the links asks for: the declaration, or everything that is folded too.
+  const root = document.documentElement, folded = [...document.querySelectorAll("details")];
   let wereOpen = null;
-  const print = () => {
-    const until = Math.min(matching.length, ON_PAPER), more = matching.length - until;
+  const toPaper = () => {
+    const all = (root.dataset.print ?? location.hash.replace("#print-", "")) === "all";
+    const until = Math.min(matching.length, all ? ON_PAPER : IN_SUMMARY), more = matching.length - until;
     put(0, until);
     wereOpen ??= folded.map((part) => part.open);
     folded.forEach((part) => { part.open = true; });
@@ -86,6 +90,7 @@
   const backToScreen = () => {
     wereOpen?.forEach((open, place) => { folded[place].open = open; });
     wereOpen = null;
+    delete root.dataset.print;
     draw();
   };
   const showNumber = () => {
@@ -112,6 +117,8 @@
     sorted = c;
     const sign = down ? -1 : 1, keys = Array.from({ length: total }, (_, row) => sortKey(c, row));
     order = order.slice().sort((a, b) => keys[a] < keys[b] ? -sign : keys[a] > keys[b] ? sign : a - b);
+    orderBy.selectedIndex = c;
+    direction.textContent = down ? "↓" : "↑";
     heads.forEach((head, i) => i === c ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
     find();
   };
@@ -120,6 +127,9 @@
     head.firstElementChild.disabled = false;
     head.firstElementChild.addEventListener("click", () => sort(c));
   });
+  orderBy.disabled = direction.disabled = false;
+  orderBy.addEventListener("change", () => sort(orderBy.selectedIndex));
+  direction.addEventListener("click", () => sort(sorted));
   let waiting = 0;
   search.disabled = false;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(find, 150); });
@@ -127,12 +137,17 @@
   previous.addEventListener("click", () => turn(start - ON_SCREEN));
   next.addEventListener("click", () => turn(start + ON_SCREEN));
   last.addEventListener("click", () => turn(ON_SCREEN * Math.floor((matching.length - 1) / ON_SCREEN)));
+  for (const link of document.querySelectorAll("a[id^='print-']")) link.addEventListener("click", (event) => {
+    event.preventDefault();
+    root.dataset.print = link.id.replace("print-", "");
+    window.print();
+  });
   // A link to a folded part opens it.
   const unfold = () => { const part = document.getElementById(location.hash.slice(1)); if (part) for (let at = part; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true; };
   addEventListener("hashchange", unfold);
-  addEventListener("beforeprint", print);
+  addEventListener("beforeprint", toPaper);
   addEventListener("afterprint", backToScreen);
-  paper.addEventListener("change", () => paper.matches ? print() : backToScreen());
+  paper.addEventListener("change", () => paper.matches ? toPaper() : backToScreen());
   unfold();
   showNumber();
   draw();
