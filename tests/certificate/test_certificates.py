@@ -77,6 +77,28 @@ def test_verify_loads_nothing_that_plans_draws_counts_or_writes() -> None:
         assert sum(loaded.values()) <= MOST_LINES
 
 
+AT_ONCE = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dphist.certificate.verify import verify
+from threading import Barrier
+together = Barrier(8)
+def one(_):
+    together.wait()
+    return verify(sys.argv[1]).verified
+with ThreadPoolExecutor(8) as pool:
+    assert all(pool.map(one, range(8)))
+"""
+
+
+def test_threads_verify_at_once() -> None:
+    """msgspec crashed in about one of four processes whose first certificates were verified by threads."""
+    command = [sys.executable, "-c", AT_ONCE, str(PINNED / "rounds.csv")]
+    for _ in range(8):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_planner_that_searches_differently_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Certificates were once refused after a change of a constant of the search, although they proved the same."""
     from dphist.planning import estimate, optimum, planner, rounds

@@ -357,3 +357,8 @@ def output_of(document: Mapping[str, object] | None) -> Output | None:
         return None if document is None else msgspec.convert(document.get("output"), Output)
     except ValueError:
         return None
+
+
+# msgspec looks up the fields of a type at its first use, and crashes if several threads do so at once. A module is
+# imported by one thread.
+msgspec.json.Decoder(Certificate)

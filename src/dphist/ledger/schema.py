@@ -84,6 +84,9 @@ AnyBody = LedgerBody | DatasetBody | BookingBody | RunBody | SettlementBody | Fa
 BODIES: Final[dict[str, type[AnyBody]]] = {
     body.kind: body for body in (LedgerBody, DatasetBody, BookingBody, RunBody, SettlementBody, FailureBody)
 }
+# As in certificate/schema.py: while one thread imports this, so that msgspec does not crash.
+for _body in BODIES.values():
+    msgspec.json.Decoder(_body)
 
 
 def decode_body(kind: str, text: str) -> AnyBody:

@@ -124,6 +124,9 @@ class Entry(NamedTuple):
     hash: str
 
 
+msgspec.json.Decoder(Entry)
+
+
 def digest(number: int, kind: str, dataset: str, created: str, body: str, previous: str) -> str:
     """SHA-256 of an entry, including the hash of the one before it."""
     # As a JSON list, so that no two different entries have the same text.
