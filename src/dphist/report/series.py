@@ -77,7 +77,8 @@ def _title(series: Series) -> str:
 def _lead(series: Series) -> str:
     first, last = series.parts[0].period, series.parts[-1].period
     ends = f"{first} to {last}" if first != last else str(first)
-    missing = f", {len(series.missing):,} periods without a release" if series.missing else ""
+    without = len(series.missing)
+    missing = f", {without:,} {'period' if without == 1 else 'periods'} without a release" if without else ""
     return f"Noisy numbers of users of each item, {ends}{missing}. All releases are verified."
 
 
