@@ -264,7 +264,7 @@ def test_an_interrupt_says_that_the_stream_is_used_up(monkeypatch: pytest.Monkey
     def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dphist.releasing.rounds.release_rounds", interrupt)
+    monkeypatch.setattr("dphist.releasing.run.release_rounds", interrupt)
     with pytest.raises(KeyboardInterrupt) as stopped:
         dphist.release(as_stream(events(COUNTS)), **ASKED)
     assert stopped.value.__notes__ == [USED_UP]

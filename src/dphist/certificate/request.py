@@ -211,7 +211,9 @@ class Asked:
         unknown = [name for name in self.total if name not in names]
         if unknown or len(set(self.total)) < len(self.total):
             listed = ", ".join(map(repr, names))
-            raise InvalidParameter(f"<--total> must name item columns ({listed}), each once, not {self.total!r}")
+            raise InvalidParameter(
+                f"<--total> must name item columns ({listed}), each once, not {', '.join(map(repr, self.total))}"
+            )
         if self.total and TOTAL in names:
             raise InvalidParameter(
                 f"<--total> adds a column {TOTAL!r}: rename the item of that name with <--item NAME=COLUMN>"

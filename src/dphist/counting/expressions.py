@@ -393,8 +393,9 @@ def _refuse_text_as_number(nodes: Sequence[JsonObject], texts: Sequence[str], ti
         literals = [side.get("literal") or {} for side in sides if side.get("class") == "CONSTANT"]
         if column is not None and any(literal.get("kind") in _NUMBERS for literal in literals):
             raise InputError(
-                f"{title} compares {column!r}, which is text, with a number: write {_cast(column, 'DOUBLE')}, or "
-                "put the number in quotes to compare texts"
+                f"{title} compares {column!r}, which is text, with a number: write {_cast(column, 'DOUBLE')} "
+                "(of decimal commas CAST(replace(..., ',', '.') AS DOUBLE)), or put the number in quotes to "
+                "compare texts"
             )
 
 

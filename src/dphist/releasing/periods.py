@@ -118,7 +118,7 @@ def _filled(value: object, period: Period | None, option: str) -> object:
         name = "the input" if option == "input" else f"<{flag(option)}>"
         raise InvalidParameter(
             f"{name} has {{period}}, {{start}} or {{end}}, which come from <--id>: give one with a period, such "
-            "as <--id last-week> or <--id 2026-W46>"
+            "as <--id last-week> or <--id 2026-W46> (a day is 2026-11-19, a month 2026-11; weeks have two digits)"
         )
     names = {"period": period.name, "start": period.start.isoformat(), "end": period.end.isoformat()}
     return _PLACES.sub(lambda match: names[match[1]], text)

@@ -11,7 +11,7 @@ import numpy as np
 from dphist.aliases import Numbers
 from dphist.certificate.aggregates import Aggregate, sums_with_noise
 from dphist.certificate.numbers import FloatArray, half_width
-from dphist.certificate.request import AnyRequest
+from dphist.certificate.request import AnyRequest, EventsRequest
 from dphist.display import count_items, plain_number
 from dphist.model import Plan, SumNoise
 
@@ -19,6 +19,7 @@ from dphist.model import Plan, SumNoise
 _CHANCE: Final = 1e-6
 # The share of releases of sums that are all zero in which all of them are within their noise of zero.
 _LEVEL: Final = 0.999
+_DECIMAL: Final = " (1.234,56 needs the decimal sign ',')"
 NOTHING: Final = (
     "Nothing was released. If that surprises you: dphist check shows how the input is read, and what it lacks."
 )
@@ -41,12 +42,13 @@ def doubtful_sums(
         return
     of_counts = half_width(plan, 0.95) if margins is None else margins
     count_errors = np.broadcast_to(np.asarray(of_counts, dtype=np.float64) / 1.96, counts.shape)
+    dots = not (isinstance(request, EventsRequest) and request.decimal == ",")
     for aggregate, noise in sums_with_noise(plan, request.aggregates):
         values = added[aggregate.name]
         error = errors.get(aggregate.name)
         if error is None:
             error = _error(aggregate, noise, plan, counts, values)
-        reason = _doubt(aggregate, counts, count_errors, values, error)
+        reason = _doubt(aggregate, counts, count_errors, values, error, dots=dots)
         if reason:
             yield reason
 
@@ -60,7 +62,13 @@ def _error(aggregate: Aggregate, noise: SumNoise, plan: Plan, counts: Numbers, v
 
 
 def _doubt(
-    aggregate: Aggregate, counts: Numbers, count_errors: FloatArray, values: Numbers, error: Numbers
+    aggregate: Aggregate,
+    counts: Numbers,
+    count_errors: FloatArray,
+    values: Numbers,
+    error: Numbers,
+    *,
+    dots: bool,
 ) -> str:
     name, low, high = aggregate.name, float(aggregate.low), float(aggregate.high)
     is_mean = aggregate.kind == "mean"
@@ -87,7 +95,7 @@ def _doubt(
     if (low <= 0.0 <= high) and all_at(0.0):
         return (
             f"Every {name} is zero up to its noise. Either the values are small for the bounds {bounds}, or they "
-            "are not read as numbers (1.234,56 needs the decimal sign ','): see dphist check."
+            f"are not read as numbers{_DECIMAL if dots else ''}: see dphist check."
         )
     # Of a few users, noise hides where in the range a sum is.
     if not ((most - least) > 2.0 * reach * np.maximum(below, above)).any():
