@@ -500,3 +500,17 @@ def test_a_connection_that_is_bound_to_a_thread(tmp_path: Path) -> None:
             reader = pa.RecordBatchReader.from_batches(table.schema, batches(connection))
             with pytest.raises(InputError, match="in another thread") if bound else contextlib.nullcontext():
                 assert set(as_dict(dphist.release(reader, **ASKED))) == {"tea", "milk"}
+
+
+@pytest.mark.parametrize("as_input", [lambda table: table, pa.Table.to_reader], ids=["table", "reader"])
+@pytest.mark.parametrize("types", ["text", "fixed"])
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.duration("s")], ids=str)
+def test_a_far_time_of_one_user_is_missing(kind: pa.DataType, types: Any, as_input: Any) -> None:
+    """It once made the input unreadable, after the budget was booked."""
+    times = pa.array([86_400_000] * 400 + [2**62, -(2**62), None]).cast(kind)
+    table = pa.table({"user": [str(number) for number in range(403)], "item": times})
+    found = dphist.release(
+        as_input(table), user="user", item="item", epsilon=1, delta=1e-3, max_items_per_user=1, types=types
+    )
+    assert len(found) == 1
+    assert abs(found.counts[0] - 400) < 100

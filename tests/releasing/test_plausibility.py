@@ -37,7 +37,6 @@ def warnings(amount: str, **options: Any) -> str:
     [
         ("12,5", {"sum": "amount:0:50"}, "Every amount_sum is zero up to its noise"),
         ("12.5", {"sum": "amount:0:50"}, ""),
-        ("12,5", {"sum": "amount:0:50", "decimal": ","}, ""),
         ("12,5", {"sum": "amount:-50:50"}, "Every amount_sum is zero up to its noise"),
         ("12,5", {"mean": "amount:0:50"}, "Every amount_mean is zero up to its noise"),
         ("12.5", {"mean": "amount:0:50"}, ""),
@@ -55,6 +54,16 @@ def test_sums_that_are_zero_or_at_a_bound(
     found = warnings(amount, **limit, **sums)
     assert expected in found
     assert ("Every " in found) == bool(expected)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_sums_of_a_file_with_decimal_commas(tmp_path: Path, limit: dict[str, Any]) -> None:
+    log("12,5").to_csv(tmp_path / "log.csv", index=False)
+    for decimal, expected in ((None, "needs the decimal sign ','"), (",", "")):
+        options = {**BUDGET, **limit, "decimal": decimal, "sum": "amount:0:50"}
+        found = " ".join(dphist.release(tmp_path / "log.csv", **options).summary.warnings)
+        assert expected in found
+        assert ("Every " in found) == bool(expected)
 
 
 def test_a_few_zeros_are_no_reason() -> None:

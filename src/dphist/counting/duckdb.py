@@ -348,7 +348,13 @@ def not_a_database(events: Events, kind: str) -> InputError:
 
 
 def refuse_text_options(events: Events, kind: str) -> None:
-    for option, value in (("<--encoding>", events.encoding), ("<--delimiter>", events.delimiter)):
+    """Raise `InputError` for options of text files.
+
+    In memory a number may become text because of another row, so that the decimal sign would depend on that row.
+    """
+    comma = events.decimal if events.decimal == "," else None
+    options = {"<--encoding>": events.encoding, "<--delimiter>": events.delimiter, "<--decimal>": comma}
+    for option, value in options.items():
         if value is not None:
             raise InputError(f"{option} is for CSV and TSV files, not for {kind}: leave it out")
 

@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dphist.aliases import ArrowArray, ArrowColumn
 from dphist.counting.sql import EXACT, Opened, Source, describe, name
@@ -143,12 +144,49 @@ class ArrowSource:
             columns = dict(zip(wanted, describe(connection, name(label)), strict=True))
             if not probe:
                 connection.unregister(label)
-                connection.register(label, self.data(wanted))
+                connection.register(label, without_far_times(self.data(wanted)))
             return Opened(name(label), {column: (name(sql), kind) for column, (sql, kind) in columns.items()})
 
         return Source(
             self.what, self.names, lambda wanted: attempt(lambda: register(wanted), self.what, self.otherwise)
         )
+
+
+# DuckDB counts microseconds in 64 bits, and one time beyond them would make the whole input unreadable.
+_FARTHEST: Final = 9 * 10**18
+
+
+def without_far_times(data: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
+    """The data with times beyond about the year 287,000, and durations as long, missing."""
+    units = {"s": 10**6, "ms": 10**3}
+    limits = {
+        place: _FARTHEST // units[kind.unit]
+        for place, kind in enumerate(data.schema.types)
+        if isinstance(kind, (pa.TimestampType, pa.DurationType)) and kind.unit in units
+    }
+    if not limits:
+        return data
+    if isinstance(data, pa.Table):
+        for place, limit in limits.items():
+            data = data.set_column(place, data.schema.field(place), _within(data.column(place), limit))
+        return data
+
+    def bounded(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            _within(column, limits[place]) if place in limits else column
+            for place, column in enumerate(batch.columns)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    return pa.RecordBatchReader.from_batches(data.schema, map(bounded, data))
+
+
+def _within(column: Any, limit: int) -> Any:
+    whole = column.cast(pa.int64())
+    inside = pc.and_(pc.greater_equal(whole, pa.scalar(-limit)), pc.less_equal(whole, pa.scalar(limit)))
+    # DuckDB also converts what is stored below a NULL.
+    safe = pc.if_else(inside, whole, pa.scalar(0))
+    return pc.if_else(inside, safe, pa.scalar(None, pa.int64())).cast(column.type)
 
 
 def stream_of(

@@ -127,7 +127,7 @@ def scan_json_lines(paths: Sequence[str]) -> Lines:
                 found.rows += 1
                 try:
                     valid = isinstance(json.loads(line), dict) and not _NOT_TEXT.search(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     valid = False
                 if not valid:
                     found.not_json.add(f"{prefix}{number}")

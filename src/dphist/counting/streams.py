@@ -160,7 +160,7 @@ def read_once(events: Events) -> Iterator[Events]:
         if not isinstance(stream, ArrowStream) or not stream.used:
             raise
         if isinstance(error, DphistError):
-            error.args = (f"{error.with_flags.rstrip('.')}. {CONSUMED}",)
+            error.args = (f"{error.marked.rstrip('.')}. {CONSUMED}",)
         else:
             error.add_note(CONSUMED)
         raise
