@@ -282,8 +282,9 @@ def test_a_cost_within_its_ledger_is_stated_within_it(tmp_path: Path) -> None:
     series = dphist.series(place)
     assert sum(part.budget.delta for part in series.parts) > 1e-6
     assert series.cost is not None
-    assert (series.cost.delta, series.cost.rule) == (1e-6, "gdp-rounded")
     assert series.cost.epsilon < 1
+    assert series.cost.delta == 1e-6
+    assert series.cost.rule == "gdp-rounded"
     moves = [gaussian_of_plan(part.plan) for part in series.parts]
     squared, event = sum(Fraction(m.squared) for m in moves), sum(Fraction(m.event) for m in moves)
     assert Fraction(delta_of_squared_move(Fraction(squared), epsilon=series.cost.epsilon)) + event <= Fraction(

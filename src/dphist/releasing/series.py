@@ -139,8 +139,8 @@ class Series(Grid):
     """The releases of a folder, all verified, in the order of their periods.
 
     `items` are the item columns, with the mark of totals, which is part of an item. `table` has them, `period`,
-    the counts, `margin`, and `low` and `high` if a release has intervals. `ignored` are the names in the folder that
-    are no data files, and `totals` the item columns over which the releases have totals.
+    the counts, `margin`, and `low` and `high` if a release has intervals. `ignored` are the names in the folder
+    that are no data files, and `totals` the item columns over which the releases have totals.
     """
 
     folder: str
