@@ -255,8 +255,10 @@ def test_the_cost_of_bookings_of_one_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize("times", [1, 4, 52])
 def test_the_cost_is_certified_and_the_least_of_both_rules(times: int) -> None:
     plans = [dphist.plan(epsilon=0.4, delta=1e-8, mechanism="gaussian")] * times
-    epsilon, delta = cost_of(plans)
-    assert delta >= float(sum(Fraction(plan.budget.delta) for plan in plans))
+    epsilon, delta, rule = cost_of(plans)
+    whole = float(sum(Fraction(plan.budget.delta) for plan in plans))
+    assert (rule == "sum") == (times == 1)
+    assert delta >= whole if rule == "sum" else whole / 2 < delta <= whole * (1 + 1e-9)
     assert epsilon <= 0.4 * times * (1 + 1e-9)
     if epsilon < 0.4 * times * (1 - 1e-9):
         move = gaussian_of_plan(plans[0])
@@ -265,6 +267,112 @@ def test_the_cost_is_certified_and_the_least_of_both_rules(times: int) -> None:
         assert delta_of_squared_move(times * move.squared, epsilon=0.98 * epsilon) + events_delta > delta
     assert (times == 1) <= (epsilon == pytest.approx(0.4))
     assert times < 52 or epsilon < 4
+
+
+def test_a_cost_within_its_ledger_is_stated_within_it(tmp_path: Path) -> None:
+    """The sum of the deltas exceeds the total, which the ledger accepts by what was spent."""
+    Ledger.init(tmp_path / "a.ledger", "log", epsilon=1, delta=1e-6)
+    place = tmp_path / "releases"
+    place.mkdir()
+    for week in (1, 2, 3):
+        release_into(
+            place, f"2026-W{week:02}.csv", WEEKS["2026-W52"], epsilon=0.5, delta=3.6e-7, max_items_per_user=None,
+            ledger=tmp_path / "a.ledger", dataset="log",
+        )  # fmt: skip
+    series = dphist.series(place)
+    assert sum(part.budget.delta for part in series.parts) > 1e-6
+    assert series.cost is not None
+    assert series.cost.epsilon < 1
+    assert series.cost.delta == 1e-6
+    assert series.cost.rule == "gdp-rounded"
+    moves = [gaussian_of_plan(part.plan) for part in series.parts]
+    squared, event = sum(Fraction(m.squared) for m in moves), sum(Fraction(m.event) for m in moves)
+    assert Fraction(delta_of_squared_move(Fraction(squared), epsilon=series.cost.epsilon)) + event <= Fraction(
+        1e-6
+    )
+    assert "and δ = 1e-06, by gdp accounting at the sum of their δ, rounded down to one digit" in str(series.cost)
+    assert series.to_dict()["cost"]["rule"] == "gdp-rounded"
+
+
+def test_costs_that_cannot_be_rounded_down() -> None:
+    """Of plans with a limit nearly all of delta is that of events; of one release its own budget is the cost."""
+    limited = dphist.plan(epsilon=0.4, delta=3.6e-7, mechanism="gaussian", max_items_per_user=2)
+    epsilon, delta, rule = cost_of([limited] * 3)
+    assert rule == "gdp"
+    assert delta == pytest.approx(1.08e-6)
+    assert epsilon < 1.2
+    epsilon, delta, rule = cost_of([limited])
+    assert (rule, epsilon) == ("sum", 0.4)
+    assert delta == pytest.approx(3.6e-7)
+
+
+# Totals, sums and means.
+
+DAYS: dict[str, Any] = {"user": "user", "item": ["item", "day"], "epsilon": 8, "delta": 1e-3, "total": "day"}
+
+
+def days(named: int, unnamed: int) -> pa.Table:
+    """Of one item, so many users on each of two named days, and so many, all others, without a day."""
+    users = 2 * named + unnamed
+    return pa.table({
+        "user": range(users), "item": ["tea"] * users,
+        "day": ["a"] * named + ["b"] * named + [None] * unnamed, "spent": [0.5] * users,
+    })  # fmt: skip
+
+
+def series_with_totals(folder: Path) -> dphist.Series:
+    for week, unnamed in (("2026-W01", 3000), ("2026-W02", 5000)):
+        dphist.release(days(1000, unnamed), **DAYS, null_items=True, output=folder / f"{week}.csv")
+    return dphist.series(folder)
+
+
+def test_a_total_is_not_a_missing_value(tmp_path: Path) -> None:
+    """Margins are below 20, and differences in the thousands."""
+    series = series_with_totals(tmp_path)
+    assert series.items == ("item", "day", "total")
+    assert series.table.column_names == ["item", "day", "total", "period", "count", "margin"]
+    assert series.table.schema.field("total").type == pa.bool_()
+    assert set(series.lines) == {
+        ("tea", "a", False), ("tea", "b", False), ("tea", None, False), ("tea", None, True),
+    }  # fmt: skip
+    assert series.always == 4
+    changes = {(row["day"], row["total"]): row for row in series.changes().to_pylist()}
+    assert len(changes) == 4
+    for mark, before in ((False, 3000), (True, 5000)):
+        assert changes[None, mark]["before"] == pytest.approx(before, abs=300)
+        assert changes[None, mark]["change"] == pytest.approx(2000, abs=300)
+
+
+def test_totals_are_shown_as_all(tmp_path: Path) -> None:
+    series = series_with_totals(tmp_path)
+    assert series.columns[:2] == ("item", "day")
+    assert [row[:2] for row in series.cells()[:2]] == [("tea", "(all)"), ("tea", "(missing)")]
+    assert "total" not in series.columns
+    done = command(tmp_path.parent, "series", str(tmp_path))
+    assert "(all)" in done.out
+    json.dumps(series.to_dict())
+
+
+def test_releases_with_other_totals(tmp_path: Path) -> None:
+    series_with_totals(tmp_path)
+    for total, message in (
+        ("item", "need the same total: most have totals over day, but 2026-W03.csv has totals over item"),
+        ((), "the columns item, day, total, count, but 2026-W03.csv has the columns item, day, count"),
+    ):
+        dphist.release(days(900, 900), **{**DAYS, "total": total}, output=tmp_path / "2026-W03.csv", force=True)
+        with pytest.raises(InvalidParameter, match=message):
+            dphist.series(tmp_path)
+
+
+def test_sums_and_means_are_named_as_left_out(tmp_path: Path) -> None:
+    sums = {"sum": "spent:0:1", "mean": "spent:0:1"}
+    for week, options in (("2026-W01", DAYS), ("2026-W02", {**DAYS, **sums})):
+        dphist.release(days(900, 900), **options, output=tmp_path / f"{week}.csv")
+    series = dphist.series(tmp_path)
+    assert series.table.column_names == ["item", "day", "total", "period", "count", "margin"]
+    (note,) = [note for note in series.notes() if "left out" in note]
+    assert note == ("Sums, means and vectors are left out (spent_sum and spent_mean): the releases have them.")
+    assert note in series.to_dict()["notes"]
 
 
 # A plan for a year.

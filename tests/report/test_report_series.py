@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import dphist
@@ -98,6 +99,25 @@ def test_the_page_says_what_may_be_compared(series: dphist.Series, page: str) ->
     assert rows["columns"][0]["values"] == ["tea", "milk", "<b>bread</b>"]
     assert rows["columns"][7]["values"] == [4, 3, 2]
     assert rows["columns"][5]["values"][2] is None
+
+
+def test_totals_are_shown_as_all(tmp_path: Path) -> None:
+    """Items that are texts such as "(all)" are quoted; a missing value is not."""
+    days = ["a"] * 1000 + ["(all)"] * 900 + [None] * 3000
+    log = pa.table({"user": range(len(days)), "day": pa.array(days, pa.string())})
+    for week in ("2026-W01", "2026-W02"):
+        dphist.release(
+            log, user="user", item="day", total="day", null_items=True, epsilon=8, delta=1e-3,
+            output=tmp_path / f"{week}.parquet",
+        )  # fmt: skip
+    series = dphist.series(tmp_path)
+    shown = ["(all)", "(missing)", "a", '"(all)"']
+    assert [chart.title for chart in series_charts(series)] == shown
+    rows = json.loads(
+        re.findall(r'<script type="application/json" id="data">(.*?)</script>', dphist.make_report(series))[0]
+    )
+    assert [column["name"] for column in rows["columns"]][:2] == ["day", "2026-W01"]
+    assert rows["columns"][0]["values"] == ["(all)", None, "a", '"(all)"']
 
 
 def test_only_one_release_and_none_with_rows(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def series(
     """Stack the releases of a folder into one table and a chart over time, with margins.
 
     Every release is verified first; if one does not match its certificate, there is no series. The name of each
-    release has its period, such as 2026-W46.parquet, 2026-11.csv or queries-2026-11-19.parquet.
+    release has its period, such as 2026-W46.parquet, 2026-11.csv or queries-2026-11-19.parquet. Sums, means and
+    vectors are left out.
 
     \b
     Examples:

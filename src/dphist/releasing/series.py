@@ -16,7 +16,7 @@ from functools import cached_property
 from io import BytesIO
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ from dphist.outputs.write import check_formulas
 from dphist.proof.gaussian import delta_of_squared_move
 from dphist.publishing import write_file
 from dphist.releasing.periods import Period, period_in
-from dphist.releasing.result import ROWS_SHOWN
+from dphist.releasing.result import ALL, ROWS_SHOWN
 from dphist.releasing.summary import LEVEL, NOT_PRIVATE
 from dphist.signatures import Trust
 
@@ -60,6 +60,13 @@ _HALVINGS: Final = 12
 
 Item = tuple[object, ...]
 Point = tuple[float, float, float]
+# How the cost of several releases is computed.
+Rule = Literal["sum", "gdp", "gdp-rounded"]
+_RULES: Final[Mapping[Rule, str]] = {
+    "sum": "the sums of theirs",
+    "gdp": "by gdp accounting at the sum of their δ",
+    "gdp-rounded": "by gdp accounting at the sum of their δ, rounded down to one digit",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ class Part:
     booking: Receipt | None = field(compare=False)
     doubt: str | None
     limited: bool
+    left_out: tuple[str, ...]
     table: pa.Table = field(repr=False, compare=False)
 
     @property
@@ -109,18 +117,20 @@ class Cost:
     releases: int
     epsilon: float
     delta: float
+    rule: Rule
 
     def __str__(self) -> str:
         return (
             f"Together the {self.releases:,} releases cost each user ε = {plain_number(self.epsilon)} and δ = "
-            f"{upper_figure(self.delta)}, booked for the dataset {self.dataset!r} in one ledger. Its other "
-            "bookings come on top: dphist ledger show LEDGER."
+            f"{upper_figure(self.delta)}, {_RULES[self.rule]}. They are booked for the dataset {self.dataset!r} "
+            "in one ledger. Its other bookings come on top, and its total may have another δ, with another ε: "
+            "dphist ledger show LEDGER."
         )
 
     def to_dict(self) -> JsonObject:
         return {
             "ledger": self.ledger, "dataset": self.dataset, "releases": self.releases, "epsilon": self.epsilon,
-            "delta": self.delta,
+            "delta": self.delta, "rule": self.rule,
         }  # fmt: skip
 
 
@@ -128,8 +138,9 @@ class Cost:
 class Series(Grid):
     """The releases of a folder, all verified, in the order of their periods.
 
-    `table` has the item columns, `period`, the counts, `margin`, and `low` and `high` if a release has intervals.
-    `ignored` are the names in the folder that are no data files.
+    `items` are the item columns, with the mark of totals, which is part of an item. `table` has them, `period`,
+    the counts, `margin`, and `low` and `high` if a release has intervals. `ignored` are the names in the folder
+    that are no data files, and `totals` the item columns over which the releases have totals.
     """
 
     folder: str
@@ -138,6 +149,7 @@ class Series(Grid):
     parts: tuple[Part, ...]
     table: pa.Table
     ignored: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
 
     texts: ClassVar[int] = 1
 
@@ -198,8 +210,7 @@ class Series(Grid):
             return None
         ((ledger, dataset),) = places
         once = {receipt["entry"]: part.plan for receipt, part in zip(receipts, self.parts, strict=True)}
-        epsilon, delta = cost_of(list(once.values()))
-        return Cost(ledger, dataset, len(self.parts), epsilon, delta)
+        return Cost(ledger, dataset, len(self.parts), *cost_of(list(once.values())))
 
     @property
     def headline(self) -> str:
@@ -230,6 +241,12 @@ class Series(Grid):
             notes.append(
                 f"Margins of releases with a user limit ({_some(limited)}) cover the noise, not what the limit "
                 "leaves out."
+            )
+        left_out = dict.fromkeys(name for part in self.parts for name in part.left_out)
+        if left_out:
+            notes.append(
+                f"Sums, means and vectors are left out ({_some([printable(name) for name in left_out])}): the "
+                "releases have them."
             )
         doubtful = [part for part in self.parts if part.doubt is not None]
         if doubtful:
@@ -319,7 +336,23 @@ class Series(Grid):
     @property
     def columns(self) -> tuple[str, ...]:
         ends = dict.fromkeys((self.parts[0].period.name, self.parts[-1].period.name))
-        return (*self.items, *ends, "released")
+        return (*self.shown_items, *ends, "released")
+
+    @property
+    def shown_items(self) -> tuple[str, ...]:
+        """The item columns as they are displayed: totals have a text of their own in place of the mark."""
+        return self.items[:-1] if self.totals else self.items
+
+    def shown_values(self, item: Item) -> list[tuple[object, bool]]:
+        """The values of an item by `shown_items`, and whether each is a total over all values."""
+        if not self.totals:
+            return [(value, False) for value in item]
+        *values, total = item
+        named = zip(self.shown_items, values, strict=True)
+        return [(value, value is None and bool(total) and name in self.totals) for name, value in named]
+
+    def item_texts(self, item: Item) -> list[str]:
+        return [ALL if total else item_text(value) for value, total in self.shown_values(item)]
 
     def cells(self) -> list[tuple[str, ...]]:
         """The largest items with their first and last counts."""
@@ -329,7 +362,7 @@ class Series(Grid):
         for item in list(self.lines)[:ROWS_SHOWN]:
             line = self.lines[item]
             counts = (_count_words(line[place]) if place in line else "-" for place in ends)
-            rows.append((*map(item_text, item), *counts, f"{len(line):,} of {len(self.parts):,}"))
+            rows.append((*self.item_texts(item), *counts, f"{len(line):,} of {len(self.parts):,}"))
         return rows
 
     def to_dict(self) -> JsonObject:
@@ -381,24 +414,47 @@ def _doubles(column: ArrowColumn) -> np.ndarray[tuple[int], np.dtype[np.float64]
     return np.array(values, dtype=np.float64)
 
 
-def cost_of(plans: Sequence[Plan]) -> tuple[float, float]:
-    """An (epsilon, delta) of all these releases together.
+def cost_of(plans: Sequence[Plan]) -> tuple[float, float, Rule]:
+    """An (epsilon, delta) of all these releases together, and its rule.
+
+    delta is the sum of theirs, rounded down to one digit if epsilon then still is below the sum of theirs. A total
+    of a ledger usually has one digit: the sum may exceed a total that what was spent does not.
 
     *Guarantee*: holds if the plans were fixed in advance, or together stay within a total that was, as in a
-    ledger. delta is the sum of theirs; epsilon the sum of theirs or what their squared moves add up to.
+    ledger. Both numbers are sums of the plans', or what their squared moves and events add up to.
     """
     numbers = Counter(plans)
     whole = sum((Fraction(plan.budget.epsilon) * times for plan, times in numbers.items()), Fraction())
     delta = sum((Fraction(plan.budget.delta) * times for plan, times in numbers.items()), Fraction())
+    most = float(upper_figure(float(whole), 12))
+    above = math.nextafter(float(delta), math.inf)
+    if len(plans) == 1:
+        return most, above, "sum"
     moves = [(gaussian_of_plan(plan), times) for plan, times in numbers.items()]
     squared = sum((move.squared * times for move, times in moves), Fraction())
-    rest = delta - sum((Fraction(move.event) * times for move, times in moves), Fraction())
-    low, high = 0.0, float(upper_figure(float(whole), 12))
+    event = sum((Fraction(move.event) * times for move, times in moves), Fraction())
+    rounded = _one_digit(float(delta))
+    if (epsilon := _epsilon_of_move(squared, Fraction(rounded) - event, most)) < most:
+        return epsilon, rounded, "gdp-rounded"
+    if (epsilon := _epsilon_of_move(squared, delta - event, most)) < most:
+        return epsilon, above, "gdp"
+    return most, above, "sum"
+
+
+def _epsilon_of_move(squared: Fraction, delta: Fraction, most: float) -> float:
+    """An epsilon at which this squared move has at most this delta; `most` if none below it was found."""
+    low, high = 0.0, most
     for _ in range(_HALVINGS):
         middle = float(upper_figure(0.5 * (low + high)))
-        fits = rest > 0 and Fraction(delta_of_squared_move(squared, epsilon=middle)) <= rest
+        fits = delta > 0 and Fraction(delta_of_squared_move(squared, epsilon=middle)) <= delta
         low, high = (low, min(high, middle)) if fits else (middle, high)
-    return high, math.nextafter(float(delta), math.inf)
+    return high
+
+
+def _one_digit(number: float) -> float:
+    """The number rounded down to one significant digit; sums such as 2.9999999999999996e-8 are 3e-8."""
+    digits, _, power = f"{number:.12e}".partition("e")
+    return float(f"{digits[0]}e{power}")
 
 
 def series_target(
@@ -452,8 +508,10 @@ def series(folder: str | os.PathLike[str], *, public_key: str | os.PathLike[str]
     _check_alike(claims)
     parts, requests = zip(*claims, strict=True)
     request = requests[0]
-    items = tuple(column.name for column in request.columns)
-    return Series(str(place), items, request.count_name, parts, _stack(parts), tuple(ignored))
+    items = request.item_columns
+    return Series(
+        str(place), items, request.count_name, parts, _stack(parts), tuple(ignored), totals=request.totals
+    )
 
 
 def _releases_in(folder: Path) -> tuple[list[str], list[str]]:
@@ -497,7 +555,7 @@ def _part_of(path: Path, verified: Verification, found: Readback) -> tuple[Part,
         return "it is not a release of events"
     if is_difference(plan, request):
         return "its counts are differences from a count that is not released"
-    names = {column.name for column in request.columns}
+    names = set(request.item_columns)
     if names & {PERIOD, MARGIN, _LOW, _HIGH}:
         return f"its item column {' and '.join(sorted(names & {PERIOD, MARGIN, _LOW, _HIGH}))} needs another name"
     findings = stated.findings or None
@@ -505,16 +563,14 @@ def _part_of(path: Path, verified: Verification, found: Readback) -> tuple[Part,
     part = Part(
         period, path.name, found.table.num_rows, plan, float(request.interval or LEVEL), verified.private,
         booking, None if findings is None else findings.reason, not plan.noise.in_rounds and request.items is None,
-        _rows_of(found.table, request, plan, period),
+        tuple(aggregate.name for aggregate in request.aggregates), _rows_of(found.table, request, plan, period),
     )  # fmt: skip
     return part, request
 
 
 def _rows_of(table: pa.Table, request: EventsRequest, plan: Plan, period: Period) -> pa.Table:
     """The rows of one release in the columns of a series."""
-    columns: dict[str, ArrowColumn | ArrowArray] = {
-        column.name: table.column(column.name) for column in request.columns
-    }
+    columns: dict[str, ArrowColumn | ArrowArray] = {name: table.column(name) for name in request.item_columns}
     counts = table.column(request.count_name)
     columns[PERIOD] = pa.array([period.name] * table.num_rows, pa.string())
     columns[request.count_name] = counts
@@ -540,14 +596,21 @@ def _check_alike(claims: Sequence[tuple[Part, EventsRequest]]) -> None:
     _check_same(
         "the same columns",
         [
-            (part, f"the columns {', '.join([*(column.name for column in request.columns), request.count_name])}")
+            (part, f"the columns {', '.join([*request.item_columns, request.count_name])}")
+            for part, request in claims
+        ],
+    )
+    _check_same(
+        "the same <--total>",
+        [
+            (part, f"totals over {join_words(request.totals)}" if request.totals else "no totals")
             for part, request in claims
         ],
     )
     types = [
         (
             part,
-            f"items of the type {', '.join(str(part.table.schema.field(c.name).type) for c in request.columns)}",
+            f"items of the type {', '.join(str(part.table.schema.field(c).type) for c in request.item_columns)}",
         )
         for part, request in claims
     ]

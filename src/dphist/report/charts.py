@@ -24,7 +24,7 @@ from dphist.errors import InvalidParameter, package
 from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
 from dphist.releasing.result import Release
-from dphist.releasing.series import Item, Point, Series, item_text
+from dphist.releasing.series import Item, Point, Series
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import (
     Facts,
@@ -613,7 +613,7 @@ def series_charts(series: Series, most: int = SERIES_SHOWN) -> list[Chart]:
     names = [period.name for period in series.periods]
     released = {part.period.name for part in series.parts}
     charts = [
-        _item_chart(f"item-{number}", item, line, names, [name in released for name in names])
+        _item_chart(f"item-{number}", _label(series, item), line, names, [name in released for name in names])
         for number, (item, line) in enumerate([*series.lines.items()][:most], 1)
     ]
     return charts if series.private else [*map(_with_warning, charts)]
@@ -627,6 +627,14 @@ def series_chart(series: Series) -> Chart:
     return drawn if series.private else _with_warning(drawn)
 
 
+def _label(series: Series, item: Item) -> str:
+    """The item with quotes around values that look like a missing or an empty one or a total."""
+    texts = zip(series.item_texts(item), series.shown_values(item), strict=True)
+    return ", ".join(
+        text if total or value is None or value == "" else label_item(text) for text, (value, total) in texts
+    )
+
+
 def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive places."""
     starts = [place for place in places if place - 1 not in places]
@@ -635,9 +643,8 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _item_chart(
-    name: str, item: Item, line: Mapping[int, Point], periods: Sequence[str], released: Sequence[bool]
+    name: str, label: str, line: Mapping[int, Point], periods: Sequence[str], released: Sequence[bool]
 ) -> Chart:
-    label = ", ".join(label_item(item_text(value)) for value in item)
     places = sorted(line)
     last = len(periods) - 1
     values = [

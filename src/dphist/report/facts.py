@@ -187,7 +187,7 @@ def rows_of(table: pa.Table, plan: Plan, request: AnyRequest, decimals: int | No
     ordered = table.take(by_size) if table.num_rows else table
     labels = tuple(text_column(title, ordered.column(title)) for title in table.column_names[:place])
     if request.total:
-        labels = _with_totals(labels[:-1], ordered.column(TOTAL), request.total)
+        labels = with_totals(labels[:-1], ordered.column(TOTAL), request.total)
     columns = []
     # The intervals of the release, or else those of its noise. Margins say the same as the intervals of counts.
     width: float | None = None
@@ -242,7 +242,7 @@ def text_column(name: str, column: ArrowColumn) -> TextColumn:
     return TextColumn(_printable(name), tuple(texts), is_number)
 
 
-def _with_totals(
+def with_totals(
     labels: tuple[TextColumn, ...], marks: ArrowColumn, totals: Sequence[str]
 ) -> tuple[TextColumn, ...]:
     """The columns of items, in which totals have the text `ALL`; the mark is then of no more use."""

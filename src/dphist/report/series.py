@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 from jinja2 import Environment, PackageLoader
 
+from dphist.certificate.request import TOTAL
 from dphist.display import count_items, figure, plain_number, printable, upper_figure
 from dphist.proof.verdict import verdict_of
 from dphist.releasing.series import Item, Part, Point, Series
 from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.charts import series_charts
-from dphist.report.facts import NumberColumn, ReleasedRows, cut_item, text_column
+from dphist.report.facts import NumberColumn, ReleasedRows, cut_item, text_column, with_totals
 from dphist.report.page import (
     PAGE_MARK,
     STATIC_ROWS,
@@ -70,7 +71,7 @@ def series_data(series: Series) -> JsonObject:
 
 
 def _title(series: Series) -> str:
-    title = f"{', '.join(printable(name) for name in series.items)} by {series.parts[0].period.kind}"
+    title = f"{', '.join(printable(name) for name in series.shown_items)} by {series.parts[0].period.kind}"
     return title if series.private else f"NOT PRIVATE: {title}"
 
 
@@ -144,11 +145,10 @@ def item_rows(series: Series) -> ReleasedRows:
         return -math.inf if point is None else point[0]
 
     ordered = [item for item, _ in sorted(series.lines.items(), key=latest, reverse=True)]
-    texts = zip(*ordered, strict=True) if ordered else [()] * len(series.items)
-    labels = tuple(
-        text_column(name, pa.chunked_array([_texts(values)]))
-        for name, values in zip(series.items, texts, strict=True)
-    )
+    values = {name: [item[place] for item in ordered] for place, name in enumerate(series.items)}
+    labels = tuple(text_column(name, pa.chunked_array([_texts(values[name])])) for name in series.shown_items)
+    if series.totals:
+        labels = with_totals(labels, pa.chunked_array([pa.array(values[TOTAL], pa.bool_())]), series.totals)
     nothing: Point = (math.nan, math.nan, math.nan)
     columns, pairs = [], []
     for part, place in zip(ends, at, strict=True):
