@@ -252,6 +252,20 @@ def test_the_cost_of_bookings_of_one_ledger(tmp_path: Path) -> None:
     assert "not all booked for one dataset of one ledger" in dphist.series(place).cost_words()
 
 
+def test_a_ledger_that_was_replaced_by_an_earlier_copy_states_no_cost(tmp_path: Path) -> None:
+    ledger, copy, place = tmp_path / "a.ledger", tmp_path / "copy", tmp_path / "releases"
+    place.mkdir()
+    Ledger.init(ledger, "log", epsilon=3, delta=1e-6)
+    shutil.copy(ledger, copy)
+    for week in ("2026-W01", "2026-W02"):
+        shutil.copy(copy, ledger)
+        release_into(
+            place, f"{week}.csv", WEEKS["2026-W52"], epsilon=0.4, delta=1e-8, max_items_per_user=None,
+            ledger=ledger, dataset="log",
+        )  # fmt: skip
+    assert dphist.series(place).cost is None
+
+
 @pytest.mark.parametrize("times", [1, 4, 52])
 def test_the_cost_is_certified_and_the_least_of_both_rules(times: int) -> None:
     plans = [dphist.plan(epsilon=0.4, delta=1e-8, mechanism="gaussian")] * times

@@ -203,13 +203,18 @@ class Series(Grid):
 
     @cached_property
     def cost(self) -> Cost | None:
-        """What the releases cost together; None unless all are booked for one dataset of one ledger."""
+        """What the releases cost together; None unless all are booked for one dataset of one ledger.
+
+        Also None if the ledger was replaced by an earlier copy: then one number stands for several bookings.
+        """
         receipts = [part.booking for part in self.parts if part.booking is not None]
         places = {(receipt["ledger"], receipt["dataset"]) for receipt in receipts}
         if len(receipts) < len(self.parts) or len(places) != 1:
             return None
         ((ledger, dataset),) = places
-        once = {receipt["entry"]: part.plan for receipt, part in zip(receipts, self.parts, strict=True)}
+        once = {receipt["hash"]: part.plan for receipt, part in zip(receipts, self.parts, strict=True)}
+        if len(once) > len({receipt["entry"] for receipt in receipts}):
+            return None
         return Cost(ledger, dataset, len(self.parts), *cost_of(list(once.values())))
 
     @property
@@ -271,7 +276,8 @@ class Series(Grid):
             return str(self.cost)
         return (
             "What the releases cost together is not stated, because they are not all booked for one dataset of "
-            "one ledger. If their users are the same, the costs add up: release with --ledger."
+            "one ledger, without an earlier copy in between. If their users are the same, the costs add up: "
+            "release with --ledger."
         )
 
     def changes(self, before: str | None = None, after: str | None = None) -> pa.Table:
