@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final, Literal
-
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization as forms
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.files import PathLike, checked_path, open_regular
+
+# cryptography is imported where there is a key: most commands have none.
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNATURE: Final = "signature"
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
@@ -65,7 +65,10 @@ def make_key(path: PathLike) -> str:
 
     Raises `OutputError` if one of the files exists.
     """
-    # Here, because `verify` loads this module, and writes nothing.
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    # `verify` loads this module, and writes nothing.
     from dphist.publishing import write_file
 
     private = checked_path(path, "a key")
@@ -84,6 +87,10 @@ def make_key(path: PathLike) -> str:
 
 def signer_of(path: PathLike) -> Signer:
     """Read a private key, encrypted or not, from a file that only its owner can read."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     data = read_small(path, "the private key", private=True)
     if b"PUBLIC KEY-----" in data:
         raise InputError(f"{path} is a public key: sign with the private key that belongs to it")
@@ -103,6 +110,10 @@ def signer_of(path: PathLike) -> Signer:
 
 def read_public_key(path: PathLike) -> bytes:
     """The 32 bytes of the public key in a file."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     data = read_small(path, "the public key")
     if b"PRIVATE KEY-----" in data:
         raise InputError(f"{path} is a private key, which only its owner should have: give the public key")
@@ -171,6 +182,8 @@ def examine_signature(
     """The status of a document's signature of these bytes, its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     problem, signature = "the signature is not one that dphist writes", document[SIGNATURE]
     try:
