@@ -132,7 +132,7 @@ class Request(Asked):
         "Character between the columns of CSV files; tab for a tab. [the most frequent of , ; | and tab in the "
         "header line]")] = None
     decimal: Annotated[Literal[".", ","] | None, _input("",
-        "Decimal sign of numbers in text. With a comma, dots separate thousands. [.]")] = None
+        "Decimal sign of numbers in CSV files. With a comma, dots separate thousands. [.]")] = None
     input_name: Annotated[str | None, _advanced("NAME",
         "Name of the input in certificate and report, instead of its path.")] = None
     null_items: Annotated[bool, _input("", "Count a missing item as an item of its own.")] = False
