@@ -198,14 +198,14 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
     assert verified(tmp_path / "one.csv").verified
     found.write(f"file://{folder}", force=True, sign=tmp_path / "key")
     assert verified(folder).verified
-    # The rows of one file twice, with all digests recomputed.
+    # One file without its rows, with all digests recomputed.
     part, certificate = next(folder.glob("*.parquet")), folder / "_certificate.json"
     table = pq.read_table(part)
-    pq.write_table(pa.concat_tables([table, table]), part)
+    pq.write_table(table.slice(0, 0), part)
     document = json.loads(certificate.read_text())
     document["output"]["files"][part.name] = sha256(part.read_bytes()).hexdigest()
     document["output"]["sha256"] = whole_digest(document["output"]["files"])
-    document["output"]["rows"] += table.num_rows
+    document["output"]["rows"] -= table.num_rows
     for signed in (True, False):
         if not signed:
             del document["signature"]
