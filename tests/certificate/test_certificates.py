@@ -61,7 +61,7 @@ finally:
             lines = len(Path(module.__file__).read_text().splitlines())
             print(name, lines, file=sys.stderr)
 """
-MOST_LINES = 6500
+MOST_LINES = 6520
 
 
 def test_verify_loads_nothing_that_plans_draws_counts_or_writes() -> None:

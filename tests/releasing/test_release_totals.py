@@ -178,7 +178,7 @@ def test_missing_items_differ_from_totals(folder: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"total": "nothing"}, r"must name item columns \('day', 'country'\), each once, not \('nothing',\)"),
+    ({"total": "nothing"}, r"must name item columns \('day', 'country'\), each once, not 'nothing'"),
     ({"total": ["day", "day"]}, "each once"),
     ({"total": "total", "item": ["day", "total=country"]}, "adds a column 'total': rename"),
     ({"total": ["day", "country"], "null_items": True}, "one total only"),

@@ -205,17 +205,16 @@ class Series(Grid):
     def cost(self) -> Cost | None:
         """What the releases cost together; None unless all are booked for one dataset of one ledger.
 
-        Also None if the ledger was replaced by an earlier copy: then one number stands for several bookings.
+        Also None if the ledger was replaced by an earlier copy: then bookings have the same number.
         """
         receipts = [part.booking for part in self.parts if part.booking is not None]
         places = {(receipt["ledger"], receipt["dataset"]) for receipt in receipts}
         if len(receipts) < len(self.parts) or len(places) != 1:
             return None
         ((ledger, dataset),) = places
-        once = {receipt["hash"]: part.plan for receipt, part in zip(receipts, self.parts, strict=True)}
-        if len(once) > len({receipt["entry"] for receipt in receipts}):
+        if len({receipt["entry"] for receipt in receipts}) < len(receipts):
             return None
-        return Cost(ledger, dataset, len(self.parts), *cost_of(list(once.values())))
+        return Cost(ledger, dataset, len(self.parts), *cost_of([part.plan for part in self.parts]))
 
     @property
     def headline(self) -> str:
