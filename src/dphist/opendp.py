@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dphist.accounting.concentrated import zcdp_of_plan
-from dphist.certificate.proof import certify_again, nonzero_rule
+from dphist.certificate.plans import certify_again, nonzero_rule
 from dphist.errors import InvalidParameter, one_of, package
 from dphist.model import Plan
 from dphist.releasing.histogram import release_histogram

@@ -48,7 +48,7 @@ FORGED: dict[str, dict[str, Any]] = {
 _LIMITED = """
 import json, resource, sys
 import msgspec
-from dphist.certificate.proof import plan_of
+from dphist.certificate.plans import plan_of
 from dphist.certificate.schema import AnyPlan
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 for facts in json.load(sys.stdin):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dphist
 import oracles
 from dphist.accounting.profile import delta_at, epsilon_at, profile
-from dphist.certificate.proof import certificate_of
+from dphist.certificate.plans import certificate_of
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.model import ANALYSES, Budget, Contract, LaplaceNoise, LatticeNoise, Noise
 from dphist.paper.bounds import tau_laplace

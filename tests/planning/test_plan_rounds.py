@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dphist.accounting.profile import delta_at
-from dphist.certificate.proof import certificate_of, certify_again
+from dphist.certificate.plans import certificate_of, certify_again
 from dphist.errors import DphistError, InvalidParameter, NoPlan, NotPrivate
 from dphist.model import Budget, Contract, LaplaceNoise, LatticeNoise, Plan, RoundsNoise
 from dphist.planning.rounds import LEAST_DELTA, plan_rounds

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dphist
-from dphist.certificate.proof import Nonzero, certificate_of, nonzero_rule
+from dphist.certificate.plans import Nonzero, certificate_of, nonzero_rule
 from dphist.counting.columns import item_column, release_order
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.model import Budget, Contract, LatticeNoise, Plan

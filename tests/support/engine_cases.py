@@ -9,9 +9,10 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -24,11 +25,19 @@ from hypothesis import given, settings
 
 from dphist.certificate.request import Column
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Engine, Events, Resources, RoundsEngine, Task
+from dphist.counting.task import Choice, Engine, Events, Progress, Resources, RoundsCount, RoundsTask, Task
 from dphist.errors import InputError
 from scheduling import THOROUGH, examples
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark
+
+
+class RoundsEngine(Engine, Protocol):
+    """An engine that counts in rounds by numbers of items. Spark has its own `SparkRounds`, on the executors."""
+
+    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
+        """Read the events for counting in rounds. The result can be used within the context only."""
+
 
 Factory = Callable[[Resources], Engine]
 RoundsFactory = Callable[[Resources], RoundsEngine]

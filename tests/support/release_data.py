@@ -47,7 +47,7 @@ def plan_facts(plan: Any) -> dict[str, Any]:
 
 def plan_from(facts: Mapping[str, Any]) -> Any:
     """The plan in a certificate, certified again."""
-    from dphist.certificate.proof import plan_of
+    from dphist.certificate.plans import plan_of
     from dphist.certificate.schema import AnyPlan
 
     part: AnyPlan = msgspec.convert(facts, AnyPlan)

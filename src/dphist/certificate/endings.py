@@ -17,7 +17,7 @@ DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 CERTIFICATE: Final = ".certificate.json"
 # In a folder of Parquet files.
 FOLDER_CERTIFICATE: Final = "_certificate.json"
-_WRITTEN: Final = ("parquet", "csv", "tsv", "jsonl", "arrow", "duckdb", "sqlite", "db")
+_WRITTEN: Final = ("parquet", "csv", "tsv", "jsonl", "arrow", "duckdb", "sqlite")
 # The endings of outputs.
 ENDINGS: Final = {
     **{ending: kind for ending, kind in FORMATS.items() if kind in _WRITTEN},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dphist.certificate.proof import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
+from dphist.certificate.plans import Nonzero, is_difference, is_perhaps_reduced, nonzero_rule, top_k_keeps
 from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest, is_query
 from dphist.certificate.schema import Guarantee
 from dphist.model import Plan

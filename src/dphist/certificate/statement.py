@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from dphist.certificate.guarantee import caveats_of, guarantee_facts
 from dphist.certificate.numbers import shared_part, sums_facts
-from dphist.certificate.proof import with_lower_threshold
+from dphist.certificate.plans import with_lower_threshold
 from dphist.certificate.request import AnyRequest
 from dphist.certificate.schema import (
     BookingPart,

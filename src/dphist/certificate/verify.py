@@ -22,7 +22,7 @@ from dphist.certificate.aggregates import Published, sums_with_noise
 from dphist.certificate.cells import as_text
 from dphist.certificate.endings import CERTIFICATE, DATABASES
 from dphist.certificate.numbers import added_columns, count_decimals, rounding_step, sum_columns
-from dphist.certificate.proof import (
+from dphist.certificate.plans import (
     Nonzero,
     is_difference,
     nonzero_rule,

@@ -353,10 +353,3 @@ class Engine(Protocol):
 
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
         """Count. The true counts are available within the context only."""
-
-
-class RoundsEngine(Engine, Protocol):
-    """An engine that counts in rounds by numbers of items. Spark has its own `SparkRounds`, on the executors."""
-
-    def rounds(self, task: RoundsTask, progress: Progress | None = None) -> AbstractContextManager[RoundsCount]:
-        """Read the events for counting in rounds. The result can be used within the context only."""

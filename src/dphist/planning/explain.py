@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from dphist.certificate.numbers import half_width
-from dphist.certificate.proof import top_k_keeps
+from dphist.certificate.plans import top_k_keeps
 from dphist.display import count_items, figure, join_words
 from dphist.errors import DphistError
 from dphist.model import Plan, RoundsNoise

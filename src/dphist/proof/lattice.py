@@ -147,6 +147,7 @@ class DiscreteFamily:
         scale: float,
         budget: float = math.inf,
     ) -> None:
+        self._check(contract)
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
         self.budget = budget
         # Shared noise beyond this is negligible compared with delta.
@@ -155,6 +156,10 @@ class DiscreteFamily:
         self.sums = SumTerms(noise)
         self._divergences: dict[tuple[int, int], arb] = {}
         self._events: dict[int, arb] = {}
+
+    @staticmethod
+    def _check(contract: Contract) -> None:
+        """Raise `InvalidParameter` for contracts that these bounds do not cover."""
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all numbers of changed counts, if at least `new` counts are new and hidden."""
@@ -394,20 +399,12 @@ class TopKFamily(DiscreteFamily):
     likelihood ratio, so one bound covers every v, both moves of c and both directions.
     """
 
-    def __init__(
-        self,
-        noise: LatticeNoise,
-        contract: Contract,
-        *,
-        epsilon: float,
-        scale: float,
-        budget: float = math.inf,
-    ) -> None:
+    @staticmethod
+    def _check(contract: Contract) -> None:
         if contract.max_nonzero is None or contract.items != contract.max_nonzero:
             raise InvalidParameter(
                 "a top-k step does not bound the items of a user: certify it with max_nonzero alone"
             )
-        super().__init__(noise, contract, epsilon=epsilon, scale=scale, budget=budget)
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all moves of the shared counts and of c if `new` counts stay hidden.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.aliases import ArrowArray
-from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule
+from dphist.certificate.plans import Nonzero, certify_again, nonzero_rule
 from dphist.certificate.request import HistogramRequest
 from dphist.counting.columns import arrow_column, as_numpy, has_repeats, item_column, one_chunk
 from dphist.counting.task import origins

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dphist.aliases import ArrowArray, ArrowColumn
 from dphist.certificate.numbers import count_decimals
-from dphist.certificate.proof import Nonzero
+from dphist.certificate.plans import Nonzero
 from dphist.counting.columns import as_numpy, has_repeats, item_column, join_rows, release_order, take_rows
 from dphist.counting.task import Counted, RoundsTask, Secret, Task
 from dphist.errors import InvalidParameter

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dphist.certificate.proof import Nonzero, certify_again, nonzero_rule, top_k_keeps, with_lower_threshold
+from dphist.certificate.plans import Nonzero, certify_again, nonzero_rule, top_k_keeps, with_lower_threshold
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.streams import read_once

@@ -25,7 +25,7 @@ from dphist.accounting import gaussian_of_plan
 from dphist.aliases import ArrowArray, ArrowColumn, JsonObject
 from dphist.certificate.endings import CERTIFICATE, FOLDER_CERTIFICATE, suffix_kind
 from dphist.certificate.numbers import half_width
-from dphist.certificate.proof import is_difference, plan_of
+from dphist.certificate.plans import is_difference, plan_of
 from dphist.certificate.reading import Readback
 from dphist.certificate.request import MARGIN, EventsRequest
 from dphist.certificate.schema import Certificate, decode

@@ -34,7 +34,7 @@ from dphist import __version__
 from dphist.accounting import gaussian_of_plan, zcdp_of_plan
 from dphist.aliases import JsonObject
 from dphist.certificate.digests import digest_of_values
-from dphist.certificate.proof import plan_of
+from dphist.certificate.plans import plan_of
 from dphist.certificate.reading import Absent, Readback, match_values, read_certificate, read_release
 from dphist.certificate.request import SketchRequest
 from dphist.certificate.schema import Certificate, decode, output_of

@@ -17,7 +17,7 @@ import numpy as np
 from dphist.aliases import JsonObject, Numbers
 from dphist.certificate.aggregates import sums_with_noise
 from dphist.certificate.numbers import count_decimals, half_width, sum_error
-from dphist.certificate.proof import is_difference
+from dphist.certificate.plans import is_difference
 from dphist.certificate.request import AnyRequest, HistogramRequest, SketchRequest
 from dphist.certificate.schema import Findings
 from dphist.certificate.sentences import caveats, conditions

@@ -15,7 +15,7 @@ import numpy as np
 
 from dphist.accounting.profile import certified_delta
 from dphist.certificate.numbers import half_width, rounding_step
-from dphist.certificate.proof import is_difference, is_perhaps_reduced, plan_of
+from dphist.certificate.plans import is_difference, is_perhaps_reduced, plan_of
 from dphist.certificate.reading import match_values, read_certificate
 from dphist.certificate.request import MARGIN, TOTAL, AnyRequest, SketchRequest, count_column
 from dphist.certificate.schema import Counts, Findings, Statement, decode

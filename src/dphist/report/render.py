@@ -71,7 +71,7 @@ def render(facts: Facts) -> str:
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": breakable, "base64": _base64, "cut": cut_item}
+    environment.filters |= {"breakable": breakable, "base64": _base64, "cut": cut_item, "digest": digest}
     data, shown = page_data(facts.rows)
     certificate, stated = facts.origin.certificate, facts.stated
     name = stated.output.name if isinstance(stated, Certificate) else "release"
@@ -96,7 +96,6 @@ def render(facts: Facts) -> str:
         mark=PAGE_MARK,
         style=read_template("page.css"),
         script=read_template("page.js"),
-        digest=digest,
         declaration=declaration_of(facts),
         drawn=min(SHOWN, facts.rows.total),
         data=data,

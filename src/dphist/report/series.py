@@ -36,7 +36,7 @@ def series_page(series: Series) -> str:
     names, shown_rows = rows.first(STATIC_ROWS)
     data, shown = page_data(rows)
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
-    environment.filters |= {"breakable": breakable, "cut": cut_item}
+    environment.filters |= {"breakable": breakable, "cut": cut_item, "digest": digest}
     return environment.get_template("series.html").render(
         title=_title(series),
         lead=_lead(series),
@@ -60,7 +60,6 @@ def series_page(series: Series) -> str:
         mark=PAGE_MARK,
         style=read_template("page.css"),
         script=read_template("page.js"),
-        digest=digest,
     )
 
 

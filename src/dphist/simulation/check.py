@@ -16,11 +16,11 @@ from dphist.counting.sql import name as quoted
 from dphist.counting.streams import read_once
 from dphist.counting.task import LONGEST_VALUE, Resources, Value
 from dphist.display import count_items, fill, join_words, plain_number, printable
-from dphist.errors import InvalidParameter
 from dphist.model import Budget
+from dphist.planning.rounds import MOST_ITEMS
 from dphist.releasing.request import Request
 from dphist.releasing.run import spool_input
-from dphist.simulation.population import population_of_shape
+from dphist.simulation.population import population_of_shape, reading_request
 from dphist.simulation.rounds import TooLarge
 from dphist.simulation.simulate import Prediction, predict
 
@@ -30,8 +30,6 @@ READING: Final = (
     "user", "item", "sum", "mean", "vector", "where", "table", "query", "input_format", "encoding", "delimiter",
     "decimal", "null_items", "types", "memory", "threads", "temp_folder",
 )  # fmt: skip
-# Of users with more items, the default release counts a random choice of so many.
-_MOST_ITEMS: Final = 256
 # A column of users is suspicious from so many rows, and other findings from these shares of the rows or sums.
 _ENOUGH: Final = 20
 _SOME: Final = 0.01
@@ -184,7 +182,7 @@ class Check:
             spread = ", ".join(
                 f"{share:.0%} of users have at most {facts['quantiles'][f'{share:g}']:,}" for share in _QUANTILES
             )
-            over = f"{facts['share_over_256']:.2%} have more than {_MOST_ITEMS}"
+            over = f"{facts['share_over_256']:.2%} have more than {MOST_ITEMS}"
             rows.append(("Per user", f"{spread}; the most is {count_items(facts['most'])}. {over}"))
         for one in content.longest:
             if one.most:
@@ -244,7 +242,7 @@ def _items_per_user(content: Content) -> JsonObject:
                 return size
         return 0
 
-    over = sum(number for size, number in sizes if size > _MOST_ITEMS)
+    over = sum(number for size, number in sizes if size > MOST_ITEMS)
     return {
         "quantiles": {f"{share:g}": quantile(share) for share in _QUANTILES},
         "most": sizes[-1][0] if sizes else 0,
@@ -431,14 +429,8 @@ def check(input: Any, *, epsilon: float = 1.0, delta: float = 1e-6, **options: A
     >>> found.findings[0].advice
     'Give --decimal ,.'
     """
-    for name in options:
-        if name not in READING:
-            raise InvalidParameter(f"check has no {name!r}")
-    for name in ("user", "item"):
-        if options.get(name) is None:
-            raise InvalidParameter(f"give the column of the {name} with <--{name}>")
-    given = {name: value for name, value in options.items() if value is not None}
-    request = Request(input=input, epsilon=epsilon, delta=delta, engine="duckdb", **given)
+    budget = Budget(epsilon, delta)
+    request = reading_request(input, budget, "check", READING, options)
     folder = None if request.temp_folder is None else Path(request.temp_folder)
     engine = DuckDBEngine(Resources(request.memory, request.threads, folder))
     values = [
@@ -448,7 +440,7 @@ def check(input: Any, *, epsilon: float = 1.0, delta: float = 1e-6, **options: A
     ]
     with engine, read_once(request.events()) as given_events, spool_input(request, given_events) as events:
         seen = inspect_events(engine, events, values)
-    budget, prediction = Budget(epsilon, delta), None
+    prediction = None
     if seen.content is not None and seen.content.shape[0]:
         population = population_of_shape(seen.content.shape, label_of(input))
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from dphist.counting.duckdb import DuckDBEngine, Shape
 from dphist.counting.streams import read_once
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, one_of, positive_count
+from dphist.model import Budget
 from dphist.proof.numerics import FloatArray
+from dphist.releasing.request import Request
 
 # Every view of a simulation starts with this.
 NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
@@ -77,6 +79,20 @@ class Population:
         """Only this many items, with the largest counts."""
         before = np.cumsum(self.number) - self.number
         return replace(self, number=np.clip(items - before, 0.0, self.number))
+
+
+def reading_request(
+    source: object, budget: Budget, command: str, allowed: Collection[str], options: Mapping[str, Any]
+) -> Request:
+    """A release request with the `allowed` options of a command, so that it reads columns as a release does."""
+    for name in options:
+        if name not in allowed:
+            raise InvalidParameter(f"{command} has no {name!r}")
+    for name in ("user", "item"):
+        if options.get(name) is None:
+            raise InvalidParameter(f"give the column of the {name} with <--{name}>")
+    given = {name: value for name, value in options.items() if value is not None}
+    return Request(input=source, epsilon=budget.epsilon, delta=budget.delta, engine="duckdb", **given)
 
 
 def population_of(events: Events, label: str) -> Population:

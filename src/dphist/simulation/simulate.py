@@ -16,8 +16,7 @@ from dphist.errors import InvalidParameter, one_of, positive_count
 from dphist.model import Budget, Plan
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.rounds import RoundsGoal
-from dphist.releasing.request import Request
-from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
+from dphist.simulation.population import NOTICE, Population, Zipf, population_of, reading_request, zipf_from
 from dphist.simulation.predict import totals_of
 from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
@@ -316,17 +315,7 @@ def _count_population(source: object, budget: Budget, columns: dict[str, Any]) -
         "user", "item", "total", "table", "query", "where", "input_format", "encoding", "delimiter", "decimal",
         "null_items",
     }  # fmt: skip
-    for name in columns:
-        if name not in allowed:
-            raise InvalidParameter(f"simulate has no {name!r}")
-    for name in ("user", "item"):
-        if columns.get(name) is None:
-            raise InvalidParameter(f"give the column of the {name} with <--{name}>")
-    given = {name: value for name, value in columns.items() if value is not None}
-    # A release request, so that the columns are read in the same way.
-    request = Request(
-        input=source, epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=1, engine="duckdb", **given
-    )
+    request = reading_request(source, budget, "simulate", allowed, columns)
     label = "an Arrow stream" if is_stream(source) else "a frame"
     if isinstance(source, (str, os.PathLike)):
         label = os.path.basename(os.fspath(source))

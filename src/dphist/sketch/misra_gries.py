@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dphist.aliases import ChunkedArray
 from dphist.certificate.numbers import added_columns, count_decimals
-from dphist.certificate.proof import certify_again, sketch_problem
+from dphist.certificate.plans import certify_again, sketch_problem
 from dphist.certificate.request import recordable_seed, sketch_request
 from dphist.counting.columns import release_order, take_rows
 from dphist.counting.frames import TEXT

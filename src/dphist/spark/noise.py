@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.aliases import ArrowArray
-from dphist.certificate.proof import Nonzero
+from dphist.certificate.plans import Nonzero
 from dphist.counting.columns import arrow_numbers, as_numpy, one_chunk, release_order, take_rows
 from dphist.counting.task import Secret
 from dphist.errors import is_spark_frame
