@@ -144,7 +144,8 @@ class Inspection:
 
 def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]) -> Inspection:
     """`values` are the columns to sum, with the bounds of those that are clamped one by one."""
-    lines, texts, codec = None, _csv_files(events), codec_of(events.encoding)
+    (files, form), lines, codec = _files(events), None, codec_of(events.encoding)
+    texts = files if form in ("csv", "tsv") else []
     reading = Reading("", 0, "", "", events.decimal or ".", ())
     if texts:
         heads = {attempt(partial(encoding_of_head, path), f"the file {path!r}") for path in texts} - {""}
@@ -154,7 +155,7 @@ def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]
             return Inspection("the input", reading, Lines(encoding=wrong.pop()), refused="see the encoding")
     with engine.session() as session:
         try:
-            reading = session.run(partial(_reading, session, events, len(texts)), "the input")
+            reading, widths = session.run(partial(_reading, session, events, files, form), "the input")
         except InputError as error:
             # Perhaps the header is in another encoding.
             seen = _text_only(texts) if texts and codec == "utf-8" else Lines()
@@ -163,11 +164,9 @@ def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]
             reading = replace(reading, form="csv", files=len(texts), encoding="utf-8")
             return Inspection("the input", reading, seen, refused=error.with_flags)
         if texts:
-            widths = {path: len(names) for path, names in _headers(events, texts)[1].items()}
             lines = attempt(lambda: scan_lines([*widths], codec, reading.separator, widths), "the input")
-        elif reading.form == "jsonl":
-            paths = files_of(events.source, events.file_format)[0]
-            lines = attempt(lambda: scan_json_lines(paths), "the input")
+        elif form == "jsonl":
+            lines = attempt(lambda: scan_json_lines(files), "the input")
         try:
             rows, what = session.open(events, list(dict.fromkeys(value.column for value in values)))
         except InputError as error:
@@ -180,18 +179,13 @@ def inspect_events(engine: DuckDBEngine, events: Events, values: Sequence[Value]
         return Inspection(what, reading, lines, read, content)
 
 
-def _csv_files(events: Events) -> list[str]:
-    """The files if they are CSV, without empty ones."""
-    source = events.source
-    if is_frame(source) or (isinstance(source, str) and is_postgres(source)):
-        return []
-    files, kind = files_of(source, events.file_format)
-    return files if kind in ("csv", "tsv") else []
-
-
-def _headers(events: Events, texts: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
-    kind = files_of(events.source, events.file_format)[1]
-    return csv_headers(texts, kind, "the input", events.encoding, events.delimiter)
+def _files(events: Events) -> tuple[list[str], str]:
+    """The input's files, if it has any, and its form."""
+    if is_frame(events.source):
+        return [], "data in memory"
+    if isinstance(events.source, str) and is_postgres(events.source):
+        return [], "PostgreSQL"
+    return files_of(events.source, events.file_format)
 
 
 def _text_only(texts: list[str]) -> Lines:
@@ -199,23 +193,22 @@ def _text_only(texts: list[str]) -> Lines:
     return Lines(encoding=found.encoding, not_text=found.not_text)
 
 
-def _reading(session: DuckDBSession, events: Events, texts: int) -> Reading:
+def _reading(
+    session: DuckDBSession, events: Events, files: list[str], form: str
+) -> tuple[Reading, dict[str, int]]:
+    """How the input is read, and the number of columns of each CSV file that is not empty."""
     source = source_of(session.connection, events, EVENTS, probe=True)
     names = list(dict.fromkeys(source.names or [events.user]))
     columns = [(column, "") for column in source.names or ()]
     with suppress(DphistError):  # columns that cannot be read, but need not be
         columns = [(column, kind) for column, (_, kind) in source.open(names).columns.items()]
-    form, files, separator = "data in memory", 0, ""
-    if not is_frame(events.source):
-        form, files = "PostgreSQL", 0
-        if not (isinstance(events.source, str) and is_postgres(events.source)):
-            paths, form = files_of(events.source, events.file_format)
-            files = len(paths)
-    if texts:
-        separator = _headers(events, files_of(events.source, events.file_format)[0])[0]
+    separator, widths, is_csv = "", dict[str, int](), form in ("csv", "tsv")
+    if is_csv:
+        separator, headers = csv_headers(files, form, "the input", events.encoding, events.delimiter)
+        widths = {path: len(header) for path, header in headers.items()}
     shown = tuple((column, "text" if kind == "VARCHAR" else kind) for column, kind in columns)
-    encoding = events.encoding or ("utf-8" if texts or form in ("json", "jsonl") else "")
-    return Reading(form, files, encoding, separator, events.decimal or ".", shown)
+    encoding = events.encoding or ("utf-8" if is_csv or form in ("json", "jsonl") else "")
+    return Reading(form, len(files), encoding, separator, events.decimal or ".", shown), widths
 
 
 def _all_rows(session: DuckDBSession, events: Events) -> int:
