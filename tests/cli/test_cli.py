@@ -79,17 +79,16 @@ def test_certify_json_has_delta_by_analysis() -> None:
 
 
 def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
-    promise = (
-        "an observer with even odds on whether a given person is in the data guesses right at most 73.2 % of the"
-    )
+    promise = "observer with even odds on whether a given person is in the data guesses right at most 73.2 % of the"
     (tmp_path / "log.csv").write_text("user,item\n" + "".join(f"{user},tea\n" for user in range(500)))
     budget = ("--epsilon", "1", "--delta", "1e-6")
     flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
+    released = command(tmp_path, "release", "log.csv", *flags)
+    assert "\nPrivacy          ε = 1, δ = 1e-6 for each user (strong)\n" in released.out
     for words in (
         ("plan", *budget, "--max-items-per-user", "3"),
         ("simulate", "--zipf", "1,50,900,3", *budget, "--limits", "3", "--tops", "5"),
         ("release", "log.csv", *flags, "--dry-run"),
-        ("release", "log.csv", *flags),
         ("report", "out.csv", "--json"),
     ):
         done = command(tmp_path, *words)

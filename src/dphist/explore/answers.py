@@ -119,7 +119,7 @@ def plain_answer(data: Mapping[str, object]) -> JsonObject:
         "headline": headline,
         "example": f"{example} {pairs_words}",
         "few": summary.why_few,
-        "privacy": dict(summary.rows())["Privacy"] + ".",
+        "privacy": f"{summary.privacy_words}.",
         "level": summary.verdict.level,
         "warnings": summary.verdict.warnings,
         "active": "" if data.get("csv") else _active_users(population),

@@ -24,10 +24,11 @@ from dphist.certificate.sentences import caveats, conditions
 from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.model import Budget, Plan
 from dphist.planning.utility import count_noise
-from dphist.proof.verdict import Verdict, verdict_of
+from dphist.proof.verdict import Verdict, guess_words, verdict_of
 from dphist.releasing.plausibility import NOTHING
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
+_NO_PRIVACY: Final = "none: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
     "Intervals cover noise, not what the user limit leaves out: true numbers of users may be higher."
 )
@@ -61,14 +62,21 @@ class Summary:
     alarms: tuple[str, ...] = ()  # those of the warnings that say that numbers may not be what was meant
 
     def rows(self) -> list[tuple[str, str]]:
-        budget = f"ε = {plain_number(self.budget.epsilon)}, δ = {plain_number(self.budget.delta)} for each user"
-        privacy = f"{budget}; {self.verdict.sentence}" if self.private else "none: the noise was made from a seed"
+        privacy = f"{self._budget_words()} ({self.verdict.level})" if self.private else _NO_PRIVACY
         return [
             ("Margin of error", self.margin_words),
             ("Mostly hidden", self.hidden_words),
             ("User limit", self.limit_words),
             ("Privacy", privacy),
         ]
+
+    @property
+    def privacy_words(self) -> str:
+        """What the budget guarantees, in full."""
+        return f"{self._budget_words()}: {guess_words(self.budget)}" if self.private else _NO_PRIVACY
+
+    def _budget_words(self) -> str:
+        return f"ε = {plain_number(self.budget.epsilon)}, δ = {plain_number(self.budget.delta)} for each user"
 
     def lines(self, table: str) -> list[str]:
         """The whole text, with the table of released rows in its place."""
@@ -195,7 +203,7 @@ def _margins_in_words(margins: Numbers | None) -> str:
     usual, most = (_two_digits(float(number)) for number in (np.median(margins), margins.max()))
     if most <= usual:
         return f"±{figure(usual)} per count (95 %)"
-    return f"±{figure(usual)} for half of the counts (95 %); ±{figure(most)} at most, see the column margin"
+    return f"±{figure(usual)} for half of the counts (95 %); ±{figure(most)} at most"
 
 
 def _headline(plan: Plan, request: AnyRequest, items: int) -> str:

@@ -69,7 +69,7 @@ def render(facts: Facts) -> str:
     described, summary = words.describe(facts), facts.summary
     names, rows = facts.rows.first(STATIC_ROWS)
     sealed = (described["certificate"] or {}).values()
-    *first, (_, privacy) = summary.rows()
+    *first, _ = summary.rows()
     environment = Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, autoescape=True)
     environment.filters |= {"breakable": breakable, "base64": _base64, "cut": cut_item, "digest": digest}
     data, shown = page_data(facts.rows)
@@ -78,7 +78,7 @@ def render(facts: Facts) -> str:
     return environment.get_template("report.html").render(
         r=described,
         strip=[("Items", summary.headline, ""), *((label, *_split(text)) for label, text in first)],
-        privacy=privacy.replace(f"; {summary.verdict.level}: ", ": "),
+        privacy=summary.privacy_words,
         verdict=summary.verdict.level.capitalize() if facts.private else "Not private",
         weak=not facts.private or summary.verdict.weak,
         warnings=words.warnings(facts),
