@@ -79,7 +79,7 @@ def test_certify_json_has_delta_by_analysis() -> None:
 
 
 def test_every_command_states_the_same_guarantee(tmp_path: Path) -> None:
-    promise = "observer with even odds on whether a given person is in the data guesses right at most 73.2 % of the"
+    promise = "observer with even odds on whether a given person is in the data guesses right at most 73.2 %"
     (tmp_path / "log.csv").write_text("user,item\n" + "".join(f"{user},tea\n" for user in range(500)))
     budget = ("--epsilon", "1", "--delta", "1e-6")
     flags = ("--user", "user", "--item", "item", *budget, "--max-items-per-user", "1", "-o", "out.csv")
