@@ -19,7 +19,7 @@ from release_data import events, resealed
 from report_cases import KINDS
 
 Place = tuple[Any, ...]
-# Statements of the publisher that no file can prove, as listed in docs/release.md.
+# Statements of the publisher that no file can prove, as listed in docs/outputs.md.
 STATED: set[Place] = {
     ("created",), ("dphist",), ("output", "name"), ("request", "input"), ("request", "user"), ("request", "where"),
     ("request", "items"), ("booking", "ledger"), ("booking", "entry"), ("booking", "hash"),

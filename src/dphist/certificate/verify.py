@@ -83,7 +83,7 @@ class Verification:
     """The result of `verify`. Without a problem, data, certificate and guarantee agree.
 
     `signature` is "trusted" if it is by the given public key; `signed_by` is the fingerprint of its key.
-    What this does not show: docs/release.md#what-verify-shows.
+    What this does not show: docs/outputs.md#what-verify-shows.
     """
 
     address: str
