@@ -96,8 +96,7 @@ pictures: setup demo browser ## Take the screenshots in docs/images
 	$(BIN)/python docs/pictures.py
 
 site: docs ## Build the documentation site in site/
-	$(INSTALL) -e '.[site]'
-	$(BIN)/zensical build
+	PYTHONPATH=docs $(BIN)/zensical build --clean --strict
 
 bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/planning.py

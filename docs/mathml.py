@@ -1,7 +1,7 @@
 """Formulas of the site as MathML, which browsers show without a script or a network.
 
-`pymdownx.arithmatex` finds the formulas; this extension of Python-Markdown (see mkdocs.yml) converts them. The font,
-`fonts/math.woff2`, has the characters that formulas use.
+`pymdownx.arithmatex` finds the formulas, and this extension of Python-Markdown (see mkdocs.yml) converts them. Its
+font, `fonts/math.woff2`, has the characters that they use.
 """
 
 from __future__ import annotations
