@@ -66,7 +66,7 @@ def test_pages_fit_a_phone_and_load_nothing_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_enough_contrast(site: Path, scheme: str) -> None:
-    with opened_browser() as browser:
-        with opened_page(browser, (site / "choosing.html").as_uri(), color_scheme=scheme) as (page, _):
-            found = accessibility_violations(page)
-            assert not [finding for finding in found if finding.startswith("color-contrast")]
+    address = (site / "choosing.html").as_uri()
+    with opened_browser() as browser, opened_page(browser, address, color_scheme=scheme) as (page, _):
+        found = accessibility_violations(page)
+        assert not [finding for finding in found if finding.startswith("color-contrast")]
