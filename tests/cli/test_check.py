@@ -1,4 +1,4 @@
-"""`dphist check`: the mistakes that a release reads without a word, before and after they are mended."""
+"""`dphist check`: the mistakes that a release reads without a word, before and after they are fixed."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_the_text_is_marked_in_its_first_and_last_line(tmp_path: Path) -> None:
     lines = done.out.splitlines()
     assert lines[0] == lines[-1] == NOTICE
     assert NOTICE.startswith("NOT PRIVATE")
-    assert "1. Mend: 2,000 of 2,000 values of 'betrag'" in done.out
+    assert "1. Fix: 2,000 of 2,000 values of 'betrag'" in done.out
     assert {path.name for path in tmp_path.iterdir()} == before
     done = run(tmp_path, "--sum", "betrag:0:500", "--decimal", ",", "--json")
     data = json.loads(done.out)

@@ -37,7 +37,7 @@ def check(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Show how an input is read and what to mend before a release. NOT PRIVATE: for your eyes only.
+    """Show how an input is read and what to fix before a release. NOT PRIVATE: for your eyes only.
 
     It prints true numbers and values of the data, and writes no file: do not publish what it prints, and keep it
     out of logs. It finds numbers with a decimal comma, other encodings, open quotes, dates in several formats, a
@@ -51,7 +51,7 @@ def check(
       dphist check umsatz.csv --encoding latin-1 --decimal , \\
         --user kunde --item artikel --sum betrag:0:500
     \b
-    Exit code 0: there is nothing to mend. 1: a finding needs action. 2: bad
+    Exit code 0: there is nothing to fix. 1: a finding needs action. 2: bad
     parameters or unreadable input.
     """
     from dphist.simulation.check import check as run

@@ -1,4 +1,4 @@
-"""`check`: how an input is read, what is in it, and what to mend before a release, for its operator only."""
+"""`check`: how an input is read, what is in it, and what to fix before a release, for its operator only."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to mend."""
+        """Whether there is nothing to fix."""
         return not any(finding.action for finding in self.findings)
 
     def to_dict(self) -> JsonObject:
@@ -119,7 +119,7 @@ class Check:
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        words = "nothing to mend" if self.ok else f"{sum(one.action for one in self.findings)} to mend"
+        words = "nothing to fix" if self.ok else f"{sum(one.action for one in self.findings)} to fix"
         return f"<Check of {self.inspection.what}: {words}; print it to see more. {NOTICE}>"
 
     def __str__(self) -> str:
@@ -139,9 +139,9 @@ class Check:
 
     def _finding_lines(self) -> Iterator[str]:
         if not self.findings:
-            yield "Nothing to mend."
+            yield "Nothing to fix."
         for number, finding in enumerate(self.findings, 1):
-            kind = "Mend" if finding.action else "Note"
+            kind = "Fix" if finding.action else "Note"
             yield fill(printable(f"{finding.text} {finding.advice}".rstrip()), f"{number}. {kind}: ")
 
     def _reading_rows(self) -> list[tuple[str, str]]:
@@ -305,18 +305,18 @@ def _of_encoding(seen: Inspection, lines: Lines, request: Request) -> Iterator[F
 
 
 def _of_lines(lines: Lines, *, refused: bool) -> Iterator[Finding]:
-    mend = (
+    fix = (
         "Close it, and double quotes inside quoted values; best write the file with a CSV library, or as Parquet."
     )
     if lines.misplaced.number:
         end = "the file is refused." if refused else "values may be cut."
-        yield Finding(True, "quotes", f"A quote is misplaced or not closed ({lines.misplaced.words}): {end}", mend)
+        yield Finding(True, "quotes", f"A quote is misplaced or not closed ({lines.misplaced.words}): {end}", fix)
     if lines.swallowed.number:
         text = (
             f"{_plural(lines.swallowed_rows, 'line')} between a quote and the next look like rows, but are read "
             f"as one value ({lines.swallowed.words})."
         )
-        yield Finding(True, "quotes", text, f"Was a quote not closed? {mend}")
+        yield Finding(True, "quotes", text, f"Was a quote not closed? {fix}")
     if lines.too_many.number:
         text = (
             f"{_plural(lines.too_many.number, 'row')} with more columns than the header ({lines.too_many.words}), "
@@ -414,7 +414,7 @@ def _of_content(content: Content) -> Iterator[Finding]:
 
 
 def check(input: Any, *, epsilon: float = 1.0, delta: float = 1e-6, **options: Any) -> Check:
-    """Show how an input is read, what is in it, and what to mend before it is released. NOT PRIVATE.
+    """Show how an input is read, what is in it, and what to fix before it is released. NOT PRIVATE.
 
     The result holds true numbers and values of the data, for the eyes of its operator only. It is never written to
     a file. `options` are those of `dphist.release` that say what is read: `user`, `item`, `sum`, `mean`, `vector`,
