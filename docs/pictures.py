@@ -18,10 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "demo-output" / "demo-report.html"
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1200, "height": 1000}
+PAPER = {"width": 860, "height": 810}
 
 
 def of_report(page: Page) -> None:
     page.screenshot(path=IMAGES / "report.png")
+
+
+def of_declaration(page: Page) -> None:
+    page.emulate_media(media="print")
+    page.evaluate("document.body.style.margin = '24px'")  # that of the paper
+    page.screenshot(path=IMAGES / "declaration.png")
 
 
 def of_explore(page: Page) -> None:
@@ -34,6 +41,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, explore(Path(folder)) as found, opened_browser() as browser:
         with opened_page(browser, REPORT.as_uri(), viewport=SIZE) as (page, _):
             of_report(page)
+        with opened_page(browser, f"{REPORT.as_uri()}#print-declaration", viewport=PAPER) as (page, _):
+            of_declaration(page)
         with opened_page(browser, found.address, viewport=SIZE) as (page, _):
             of_explore(page)
 
