@@ -709,7 +709,6 @@ class Contract:
         return math.inf if self.max_nonzero is None else float(self.max_nonzero)
 
 
-FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
 
 

@@ -15,11 +15,13 @@ from dphist.releasing.histogram import release_histogram
 if TYPE_CHECKING:
     from opendp.mod import Domain, Measurement, Metric
 
+__all__ = ["as_measurement", "input_domain", "input_metric"]
+
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
 
 def as_measurement(
-    plan: Plan, *, measure: Measure = "approximate-dp", promise_max_nonzero: bool = False
+    plan: Plan, *, measure: Measure = "approximate-dp", guarantee_max_nonzero: bool = False
 ) -> Measurement:
     """A measurement on histograms {item: count} whose distance is a number of users.
 
@@ -34,7 +36,7 @@ def as_measurement(
         raise InvalidParameter(
             "plans in rounds, for a public list of items or with sums work only with dphist.release"
         )
-    nonzero_rule(plan, promised=promise_max_nonzero)
+    nonzero_rule(plan, promised=guarantee_max_nonzero)
     if one_of("measure", measure, get_args(Measure)) == "approximate-dp":
         output_measure, loss = dp.approximate(dp.max_divergence()), (plan.budget.epsilon, plan.budget.delta)
     else:
@@ -44,7 +46,7 @@ def as_measurement(
     def function(histogram: Mapping[str, int]) -> dict[str, float]:
         counts = {item: count for item, count in histogram.items() if count > 0}
         released = release_histogram(
-            list(counts), list(counts.values()), plan, promise_max_nonzero=promise_max_nonzero
+            list(counts), list(counts.values()), plan, guarantee_max_nonzero=guarantee_max_nonzero
         )
         return dict(zip(released.items, released.counts.tolist(), strict=True))
 

@@ -23,6 +23,8 @@ from dphist.files import PathLike, checked_path, open_regular
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+__all__ = ["make_key"]
+
 SIGNATURE: Final = "signature"
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
 _ALGORITHM: Final = "ed25519"

@@ -372,9 +372,9 @@ COMMANDS = (
     "profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5",
     "profile --sigma 30 --gamma 4 --tau 165 --max-nonzero 20 --epsilon 0.1 --epsilon 3 --delta 1e-4",
     "simulate --zipf 1.1,1000,500 --epsilon 1 --delta 1e-6 --limits 1,4,16 --tops 10",
-    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --limits 2,8 --tops 100 --for keys",
+    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --limits 2,8 --tops 100 --goal keys",
     "simulate --from events.csv --user user --item item --epsilon 1 --delta 1e-6 --limits 1,2,3 --tops 5 "
-    "--for mass",
+    "--goal mass",
     "simulate --from events.parquet --user user --item item --item country --where \"country <> 'at'\" "
     "--epsilon 2 --delta 1e-5 --limits 2,6 --tops 20",
 )
@@ -509,7 +509,7 @@ RELEASES = (
     f"events.parquet {BUDGET} --max-nonzero 200 --sum amount:0:100",
     f"events.parquet {BUDGET} --top 5 --offset independent",
     f"events.parquet {BUDGET} --top 5 --offset none",
-    f"events.parquet {BUDGET} --top 8 --no-offset --standard-error",
+    f"events.parquet {BUDGET} --top 8 --offset none --standard-error",
     f"events.parquet {BUDGET} --top 8 --mean rating:1:6 --weight 0.4",
     f"events.parquet {BUDGET} --top 20 --max-items-per-user 2",
     f"events.parquet {BUDGET} --items items.csv",
@@ -533,10 +533,10 @@ HISTOGRAMS = {
     "release_histogram, items of a user": histogram({"max_items_per_user": 10}),
     "release_histogram, Laplace": histogram({"max_items_per_user": 1, "mechanism": "laplace"}),
     "release_histogram, non-zero counts": histogram({"max_nonzero": 20}),
-    "release_histogram, non-zero counts promised": histogram({"max_nonzero": 60}, promise_max_nonzero=True),
+    "release_histogram, non-zero counts promised": histogram({"max_nonzero": 60}, guarantee_max_nonzero=True),
     "release_histogram, top-k": histogram({"top": 15}, batch_size=7),
     "release_histogram, both bounds": histogram(
-        {"max_nonzero": 60, "max_items_per_user": 20}, promise_max_nonzero=True
+        {"max_nonzero": 60, "max_items_per_user": 20}, guarantee_max_nonzero=True
     ),
 }
 

@@ -247,7 +247,7 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     own: dict[str, Any] = {"public_key": tmp_path / "own.pub"}
     for table, count in (("january", 900), ("february", 500)):
         release = dphist.release_histogram(["tea"], [count], plan)
-        release.write(address, table=table, certificate=sealed(table), sign=tmp_path / "own")
+        release.write(address, output_table=table, certificate=sealed(table), sign=tmp_path / "own")
         assert verified(table, table, **own).verified
     assert not verified("january", "february", **own).verified
     sealed("february").rename(sealed("january"))
@@ -259,7 +259,7 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     assert verified("january", "january", **own).signature == "other key"
     assert not verified("january", "january", **own).verified
     with pytest.raises(InvalidParameter, match=r"must be NAME\.certificate\.json"):
-        release.write(address, table="march", certificate=tmp_path / "march.json", sign=tmp_path / "own")
+        release.write(address, output_table="march", certificate=tmp_path / "march.json", sign=tmp_path / "own")
 
 
 def test_a_run_with_an_id(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

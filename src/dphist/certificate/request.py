@@ -334,7 +334,7 @@ class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histo
     offset: ClassVar[None] = None
     dataset: ClassVar[None] = None
     round: ClassVar[bool] = False
-    promise_max_nonzero: bool = False
+    guarantee_max_nonzero: bool = False
 
 
 AnyRequest = EventsRequest | SketchRequest | HistogramRequest

@@ -58,7 +58,7 @@ _LAST_BITS: Final = 1e-14
 
 
 def verify(
-    address: str | os.PathLike[str],
+    release: str | os.PathLike[str],
     *,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
@@ -75,7 +75,7 @@ def verify(
     No file can show that the noise was really drawn from these parameters.
     """
     trust = Trust.of(public_key, not_before)
-    return read_and_verify(address, certificate=certificate, trust=trust)[0]
+    return read_and_verify(release, certificate=certificate, trust=trust)[0]
 
 
 @dataclass(frozen=True)
@@ -486,9 +486,9 @@ def _fits_counts(plan: Plan, request: SketchRequest | HistogramRequest) -> bool:
     if plan.lower_threshold != 1 or plan.noise.in_rounds:
         return False
     if isinstance(request, HistogramRequest):
-        rule = nonzero_rule(plan, promised=request.promise_max_nonzero)  # an error if it needs a promise
+        rule = nonzero_rule(plan, promised=request.guarantee_max_nonzero)  # an error if it needs a promise
         return (
-            not plan.sums and not plan.noise.public and request.promise_max_nonzero == (rule is Nonzero.PROMISED)
+            not plan.sums and not plan.noise.public and request.guarantee_max_nonzero == (rule is Nonzero.PROMISED)
         )
     more = {name: getattr(request, name) for name in ("count_name", "round", "dataset", "seed")}
     due = sketch_request(plan, request.sketch_size, **more)

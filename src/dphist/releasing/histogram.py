@@ -47,7 +47,7 @@ def release_histogram(
     count: str = "count",
     seed: int | None = None,
     batch_size: int = BATCH_SIZE,
-    promise_max_nonzero: bool = False,
+    guarantee_max_nonzero: bool = False,
 ) -> Release:
     """Add noise to a histogram that was counted elsewhere, and release the counts above the threshold.
 
@@ -57,7 +57,7 @@ def release_histogram(
 
     You guarantee that one user changes at most `max_items_per_user` counts, by at most 1 each: counts alone cannot
     show it. A plan with `max_nonzero` alone is enforced by a top-k step, which reads the data twice: the
-    (max_nonzero + 1)-th largest count is subtracted from all. With `promise_max_nonzero` you guarantee that no
+    (max_nonzero + 1)-th largest count is subtracted from all. With `guarantee_max_nonzero` you guarantee that no
     possible dataset has more non-zero counts. Then nothing is subtracted, and if the data has more after all,
     nothing is released. `seed` is for tests: the result is not private.
 
@@ -75,7 +75,7 @@ def release_histogram(
         raise InvalidParameter("a plan for a public list of items is for dphist.release only")
     if sound.sums:
         raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
-    rule = nonzero_rule(sound, promised=promise_max_nonzero)
+    rule = nonzero_rule(sound, promised=guarantee_max_nonzero)
     names = checked_names(item, count)
     # An int: sums of narrow numpy integers would wrap around, and rows get noise twice.
     batch_size = positive_count("batch_size", batch_size)
@@ -87,7 +87,7 @@ def release_histogram(
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
     session = begin(sound, rng, Subtracted(floor))
     release = release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
-    return replace(release, request=HistogramRequest(promise_max_nonzero=rule is Nonzero.PROMISED))
+    return replace(release, request=HistogramRequest(guarantee_max_nonzero=rule is Nonzero.PROMISED))
 
 
 def _floor(histogram: Iterable[list[CountRows]], rank: int) -> tuple[int, Total]:
@@ -141,7 +141,7 @@ def _pieces_of(
     if twice and not callable(batches) and iter(batches) is batches:
         raise InvalidParameter(
             "a plan with max_nonzero reads the data twice, and this stream can be read only once: pass a function "
-            "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
+            "that restarts it, a list of batches or a frame, or guarantee_max_nonzero=True if the bound holds"
         )
 
     def pieces() -> Iterator[CountRows]:

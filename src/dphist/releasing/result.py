@@ -258,7 +258,7 @@ class Release:
         self,
         output: str | os.PathLike[str],
         *,
-        table: str | None = None,
+        output_table: str | None = None,
         certificate: str | os.PathLike[str] | None = None,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
@@ -269,13 +269,13 @@ class Release:
         Args:
             output: A file whose extension sets the format (.parquet, .csv, .tsv, .jsonl, .arrow) or a database.
                 A Spark release can also be written to a folder (`NAME/` or `hdfs://...`).
-            table: Table of the output database.
+            output_table: Table of the output database.
             certificate: With a PostgreSQL address: file for the certificate.
             force: Replace an existing release.
             sign: Private key file that signs both.
             escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
         """
-        target = target_of(output, table, certificate=certificate, objects=self._writes_objects)
+        target = target_of(output, output_table, certificate=certificate, objects=self._writes_objects)
         target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))

@@ -20,7 +20,7 @@ from dphist.simulation.population import NOTICE, Population, Zipf, population_of
 from dphist.simulation.predict import totals_of
 from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
-Goal = Literal["counts", "keys", "mass"]
+Goal = Literal["accuracy", "keys", "mass"]
 # A release in rounds with one of its goals, a limit on the items of a user, or a top-k step.
 Kind = Literal["goal", "limit", "top"]
 DEFAULT_LIMITS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
@@ -137,7 +137,7 @@ def default_limits(largest: int) -> tuple[int, ...]:
 
 
 _WANTED: Final = {
-    "counts": "its published numbers are nearest to the true counts",
+    "accuracy": "its published numbers are nearest to the true counts",
     "keys": "it releases the most items",
     "mass": "its counts miss the fewest users",
 }
@@ -171,7 +171,7 @@ class Simulation:
         return min((each for each in self.candidates if each.kind == kind), key=self._cost, default=None)
 
     def _cost(self, candidate: Prediction) -> float:
-        costs = {"counts": candidate.distance, "keys": -candidate.items, "mass": candidate.missing}
+        costs = {"accuracy": candidate.distance, "keys": -candidate.items, "mass": candidate.missing}
         return costs[self.goal]
 
     @property
@@ -237,7 +237,7 @@ class Simulation:
             },
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "for": self.goal,
+            "goal": self.goal,
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "recommended": {
                 "option": None if self.hopeless else self.best.flags,
@@ -259,14 +259,14 @@ class Simulation:
 
 
 def simulate(
-    source: object = None,
+    input: object = None,
     *,
     epsilon: float,
     delta: float,
     zipf: Zipf | Sequence[float] | str | None = None,
     limits: Sequence[int] | None = None,
     tops: Sequence[int] | None = None,
-    goal: str = "counts",
+    goal: str = "accuracy",
     **columns: Any,
 ) -> Simulation:
     """Predict the utility of releases of this data, for many plans. NOT PRIVATE: use public data only.
@@ -285,11 +285,11 @@ def simulate(
     budget, wanted = Budget(epsilon, delta), one_of("goal", goal, get_args(Goal))
     # Checked before any data is read.
     given_limits, given_tops = _whole_numbers("limits", limits), _whole_numbers("tops", tops)
-    if (source is None) == (zipf is None):
+    if (input is None) == (zipf is None):
         which = " or <--zipf>, not both" if zipf is not None else ", or <--zipf> for synthetic data"
         raise InvalidParameter(f"give public data{which}")
     if zipf is None:
-        population = _count_population(source, budget, columns)
+        population = _count_population(input, budget, columns)
     elif columns:
         raise InvalidParameter(f"synthetic data has no {next(iter(columns))!r}")
     else:

@@ -192,7 +192,7 @@ class MisraGries:
         plan: Plan,
         *,
         count_name: str = "count",
-        rounded: bool = False,
+        round: bool = False,
         seed: int | None = None,
         output: str | os.PathLike[str] | Target | None = None,
         force: bool = False,
@@ -211,15 +211,15 @@ class MisraGries:
         private.
         """
         names = checked_names(self._kind.names, count_name)
-        if not isinstance(rounded, bool):
-            raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
+        if not isinstance(round, bool):
+            raise InvalidParameter(f"round must be True or False, not {round!r}")
         certified = certify_again(plan)
         problem = sketch_problem(certified, self._k)
         if problem is not None:
             raise InvalidParameter(problem)
         target = output if output is None or isinstance(output, Target) else target_of(output)
         recorded = sketch_request(
-            certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=rounded, dataset=dataset
+            certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=round, dataset=dataset
         )
         request = SketchBooking(recorded, ledger, dataset)
         # Before anything is booked or drawn.
@@ -235,10 +235,10 @@ class MisraGries:
                 tuple(take_rows(column, order) for column in counters.items), counters.counts[order], certified,
                 subtracted=counters.subtracted, names=names, seed=seed,
             )  # fmt: skip
-            decimals = count_decimals(certified, whole=rounded)
+            decimals = count_decimals(certified, whole=round)
             counts, _ = added_columns(
                 np.asarray(noisy.counts, np.float64), certified, names.count,
-                error=False, interval=None, decimals=decimals, whole=rounded,
+                error=False, interval=None, decimals=decimals, whole=round,
             )  # fmt: skip
             result = replace(noisy, counts=counts, decimals=decimals, request=recorded, receipt=attempt.receipt)
             attempt.release = result

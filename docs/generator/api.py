@@ -1,0 +1,377 @@
+"""The reference of the Python API: pages made from signatures and docstrings."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import dphist
+from dphist import errors
+from dphist.cli.base import exit_code
+from generator.docstrings import Documented, read
+
+SUBMODULES: Final = ("accounting", "ledger", "opendp", "signatures", "sketch")
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page: its title, the text below it, and its names in order."""
+
+    title: str
+    intro: str
+    names: tuple[str, ...]
+
+
+PAGES: Final[dict[str, Page]] = {
+    "release": Page(
+        "Release and check",
+        "Guides: [Release](../release.md), [Counts you already have](../release-histogram.md), [Check](../check.md).",
+        ("release", "Release", "release_histogram", "Session", "check", "Check"),
+    ),
+    "plan": Page(
+        "Plan and compare",
+        "Guides: [Plans and mechanisms](../plan.md), [Simulate](../simulate.md). None of these functions reads private "
+        "data.",
+        (
+            "plan", "Plan", "Budget", "Contract", "Noise", "Proof", "NeighbourCase", "explain", "simulate",
+            "Simulation", "compare", "Comparison", "compare_sums", "SumsComparison", "certify", "Certification",
+            "frontier", "Frontier", "tau_for_noise",
+        ),
+    ),
+    "verify": Page(
+        "Verify and report",
+        "Guides: [Certificate](../certificate.md), [Signatures](../signatures.md), [Report](../report.md), "
+        "[Weekly releases](../weekly.md#the-series).",
+        ("verify", "Verification", "make_report", "chart", "series", "Series", "signatures.make_key"),
+    ),
+    "ledger": Page(
+        "Ledger",
+        "Guides: [Ledger](../ledger.md), [Weekly releases](../weekly.md).",
+        (
+            "ledger.Ledger", "ledger.Checkpoint", "ledger.Spend", "ledger.SumComposer", "plan_series", "SeriesPlan",
+        ),
+    ),
+    "costs": Page(
+        "Accounting and OpenDP",
+        "Guides: [Accounting](../theory/accounting.md), [OpenDP](../opendp.md).",
+        (
+            "delta_at", "epsilon_at", "profile", "accounting.profile_of_plan", "accounting.Profile",
+            "accounting.to_pld", "accounting.gaussian_of_plan", "accounting.zcdp_of_plan",
+            "accounting.renyi_of_plan", "opendp.as_measurement", "opendp.input_domain", "opendp.input_metric",
+        ),
+    ),
+    "sketch": Page(
+        "Sketches",
+        "Guide: [Sketches](../sketches.md). A sketch holds true counts: keep it as secret as the events.",
+        ("sketch.build", "sketch.build_batches", "sketch.build_on_spark", "sketch.MisraGries"),
+    ),
+}  # fmt: skip
+INDEX: Final = """\
+# Python
+
+All public names, generated from the code by `make docs`. `help(dphist.release)` prints the same.
+
+What these pages describe is stable from version 1.0 on: names, parameters and meanings change only with a new major
+version. Everything else, such as modules that are not listed, may change at any time.
+"""
+ERRORS: Final = """\
+## Errors
+
+All are subclasses of `dphist.DphistError`. A message is one sentence and contains no value of the data.
+
+| exception | raised when | [exit code](cli.md#exit-codes) |
+|---|---|---|
+"""
+
+
+def value_of(name: str) -> Any:
+    """The public object of this name, such as `ledger.Ledger`."""
+    module, _, last = name.rpartition(".")
+    return getattr(import_module(f"dphist.{module}") if module else dphist, last)
+
+
+def public_names() -> list[str]:
+    """All public names of dphist and of its public submodules, without errors and modules."""
+    kinds = {name for name in dphist.__all__ if name not in SUBMODULES and not hasattr(errors, name)}
+    inner = [f"{module}.{name}" for module in SUBMODULES for name in import_module(f"dphist.{module}").__all__]
+    return sorted(kinds) + inner
+
+
+def heading_of(name: str) -> str:
+    return f"class dphist.{name}" if inspect.isclass(value_of(name)) else f"dphist.{name}"
+
+
+def anchor_of(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@cache
+def links() -> dict[str, str]:
+    """The place of each public class, by its bare name."""
+    return {
+        name.rpartition(".")[2]: f"{page}.md#{anchor_of(heading_of(name))}"
+        for page, content in PAGES.items()
+        for name in content.names
+        if inspect.isclass(value_of(name))
+    }
+
+
+# Types.
+
+_ALIASES: Final = {
+    "os.PathLike[str]": "PathLike", "os.PathLike": "PathLike", "PathLike[str]": "PathLike", "'": '"',
+    "str | PathLike": "str | PathLike", "JsonObject": "dict", "Callable[[Written], None]": "Callable",
+}  # fmt: skip
+
+
+def type_text(hint: Any) -> str:
+    """A type as in source code, without modules."""
+    if isinstance(hint, str):
+        for old, new in _ALIASES.items():
+            hint = hint.replace(old, new)
+        return str(hint)
+    if hint in (None, NoneType):
+        return "None"
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " | ".join(type_text(part) for part in inside)
+    if origin is Literal:
+        return f"Literal[{', '.join(repr(word).replace(chr(39), chr(34)) for word in inside)}]"
+    if origin is collections.abc.Callable:
+        return f"Callable[[{', '.join(map(type_text, inside[0]))}], {type_text(inside[1])}]"
+    if origin is not None and origin.__name__ != "PathLike":
+        return f"{origin.__name__}[{', '.join(map(type_text, inside))}]"
+    return str((origin or hint).__name__)
+
+
+def signature_text(name: str, signature: inspect.Signature) -> str:
+    """On one line if it is short; otherwise with a line for each parameter."""
+    parts, keywords = [], False
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
+            parts.append("*")
+            keywords = True
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        keywords = keywords or parameter.kind is parameter.VAR_POSITIONAL
+        hint = "" if parameter.annotation is parameter.empty else f": {type_text(parameter.annotation)}"
+        default = "" if parameter.default is parameter.empty else f" = {_default_text(parameter.default)}"
+        parts.append(f"{stars}{parameter.name}{hint}{default}")
+    end = "" if signature.return_annotation is signature.empty else f" -> {type_text(signature.return_annotation)}"
+    line = f"{name}({', '.join(parts)}){end}"
+    return line if len(line) <= 88 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){end}"])
+
+
+def _default_text(value: object) -> str:
+    return f"{value:_}" if isinstance(value, int) and value > 9999 else repr(value).replace("'", '"')
+
+
+# Entries.
+
+
+def text(words: str) -> str:
+    """Names of pages as links: docs/release.md#outputs."""
+    return re.sub(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?", lambda at: f"[{at[1]}](../{at[1]}.md{at[2] or ''})", words)
+
+
+def cell(words: str) -> str:
+    return text(words).replace("|", "\\|")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A public attribute of a class, or a method (then `signature` is not None)."""
+
+    name: str
+    description: Documented
+    hint: str = ""
+    signature: inspect.Signature | None = None
+    of_class: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public function or class."""
+
+    name: str
+
+    @cached_property
+    def value(self) -> Any:
+        return value_of(self.name)
+
+    @cached_property
+    def is_class(self) -> bool:
+        return inspect.isclass(self.value)
+
+    @cached_property
+    def described(self) -> Documented:
+        return read(inspect.getdoc(self.value))
+
+    @cached_property
+    def signature(self) -> inspect.Signature | None:
+        """None for a class that is only returned: then its docstring has attributes and no arguments."""
+        if self.is_class and "Args" not in self.described.sections:
+            return None
+        return inspect.signature(self.value)
+
+    @cached_property
+    def members(self) -> list[Member]:
+        return [member for _, member in sorted(_members(self), key=lambda pair: pair[0])] if self.is_class else []
+
+    def gaps(self) -> Iterator[str]:
+        """What has no description."""
+        if not self.described.summary:
+            yield self.name
+        if self.signature is not None:
+            yield from _unexplained(self.name, self.signature, self.described)
+        for member in self.members:
+            if not member.description.summary:
+                yield f"{self.name}.{member.name}"
+            if member.signature is not None:
+                yield from _unexplained(f"{self.name}.{member.name}", member.signature, member.description)
+
+
+def _unexplained(name: str, signature: inspect.Signature, described: Documented) -> Iterator[str]:
+    given = {parameter for parameter in signature.parameters if parameter not in ("self", "cls")}
+    explained = {key.lstrip("*") for key in described.described("Args")}
+    for parameter in sorted(given ^ explained):
+        yield f"{name}({parameter})"
+
+
+def _members(entry: Entry) -> Iterator[tuple[int, Member]]:
+    """Attributes (0) before methods (1); those of private base classes too."""
+    kind, own = entry.value, entry.described.described("Args", "Attributes")
+    seen: set[str] = set()
+    if is_dataclass(kind):
+        for field in fields(kind):
+            if not field.name.startswith("_"):
+                seen.add(field.name)
+                if field.name not in entry.described.sections.get("Args", {}):
+                    yield 0, Member(field.name, Documented(own.get(field.name, "")), type_text(field.type))
+    for base in kind.__mro__:
+        if not base.__module__.startswith("dphist."):
+            continue
+        for name, value in vars(base).items():
+            if name.startswith("_") or name in seen or name in ANNOTATED_ELSEWHERE:
+                continue
+            seen.add(name)
+            inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if isinstance(value, property | cached_property):
+                getter = value.fget if isinstance(value, property) else value.func
+                hint = type_text(inspect.signature(getter).return_annotation)  # type: ignore[arg-type]
+                described = read(inspect.getdoc(value))
+                yield 0, Member(name, described if described.summary else Documented(own.get(name, "")), hint)
+            elif inspect.isfunction(inner):
+                signature = inspect.signature(inner)
+                yield 1, Member(name, read(inspect.getdoc(getattr(kind, name))), "", signature, inner is not value)
+            elif not is_dataclass(kind) or name in own:
+                yield 0, Member(name, Documented(own.get(name, "")), type_text(type(value)))
+
+
+# Class variables of tables that are shown: see `Grid`.
+ANNOTATED_ELSEWHERE: Final = ("texts", "columns", "title", "rows", "cells")
+
+
+def _parameters(described: Documented, signature: inspect.Signature) -> list[str]:
+    explained = described.described("Args")
+    names = [name for name in signature.parameters if name not in ("self", "cls")]
+    if not names:
+        return []
+    rows = [f"| `{name}` | {cell(explained.get(name, explained.get(f'**{name}', '')))} |" for name in names]
+    return ["| parameter | meaning |", "|---|---|", *rows, ""]
+
+
+def _body(described: Documented, signature: inspect.Signature | None, prefix: str) -> list[str]:
+    """Description, signature, parameters, errors and example."""
+    lines = [text(described.summary), ""]
+    if signature is not None:
+        lines += ["```py", signature_text(prefix, signature), "```", ""]
+    for paragraph in described.paragraphs:
+        lines += [text(paragraph), ""]
+    if signature is not None:
+        lines += _parameters(described, signature)
+        returned = type_text(signature.return_annotation).strip('"')
+        if returned in links() and not prefix.startswith("class"):
+            lines += [f"Returns a [`{returned}`]({links()[returned]}).", ""]
+    if raised := described.described("Raises"):
+        lines += ["Raises:", "", *(f"- `{name}`: {text(when)}" for name, when in raised.items()), ""]
+    if described.code:
+        lines += ["```python", described.code, "```", ""]
+        if described.output:
+            lines += ["```text", described.output, "```", ""]
+    return lines
+
+
+def section(entry: Entry) -> list[str]:
+    bare = entry.name.rpartition(".")[2]
+    prefix = f"dphist.{entry.name}"
+    lines = [f"## {heading_of(entry.name)}", "", *_body(entry.described, entry.signature, prefix)]
+    attributes = [member for member in entry.members if member.signature is None]
+    if attributes:
+        lines += ["| attribute | type | meaning |", "|---|---|---|"]
+        for member in attributes:
+            words = " ".join([member.description.summary, *member.description.paragraphs])
+            lines.append(f"| `{member.name}` | {_linked(member.hint)} | {cell(words)} |")
+        lines.append("")
+    for member in entry.members:
+        if member.signature is not None:
+            lines += [f"### {bare}.{member.name}", ""]
+            owner = bare if member.of_class else bare.lower()
+            lines += _body(member.description, member.signature, f"{owner}.{member.name}")
+    return lines
+
+
+def _linked(hint: str) -> str:
+    """A type in a table, as a link if it is a public class."""
+    plain = hint.strip('"')
+    where = links().get(plain.removesuffix(" | None"))
+    shown = f"`{plain}`".replace("|", "\\|")
+    return f"[{shown}]({where})" if where else shown
+
+
+def page_text(name: str) -> str:
+    page = PAGES[name]
+    lines = [f"# {page.title}", "", page.intro, ""]
+    for public in page.names:
+        lines += section(Entry(public))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def index_text() -> str:
+    lines = [INDEX]
+    for name, page in PAGES.items():
+        lines += [f"## {page.title}", "", "| name | |", "|---|---|"]
+        for public in page.names:
+            where = f"{name}.md#{anchor_of(heading_of(public))}"
+            lines.append(f"| [`dphist.{public}`]({where}) | {cell(Entry(public).described.summary)} |")
+        lines.append("")
+    lines.append(ERRORS.rstrip())
+    for kind in sorted(kinds_of_errors(), key=lambda kind: (exit_code(kind), kind.__name__)):
+        described = read(inspect.getdoc(kind))
+        lines.append(f"| `{kind.__name__}` | {cell(' '.join([described.summary]))} | {exit_code(kind)} |")
+    base = read(inspect.getdoc(errors.DphistError))
+    lines += ["", *(line for paragraph in base.paragraphs for line in (text(paragraph), ""))]
+    if base.code:
+        lines += ["```python", base.code, "```", "", "```text", base.output, "```"]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def kinds_of_errors() -> list[type[errors.DphistError]]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DphistError)]
+    return [kind for kind in kinds if kind is not errors.DphistError]
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """The pages of the API by the name of their file, below docs/."""
+    made: dict[str, Callable[[], str]] = {"reference/python.md": index_text}
+    for name in PAGES:
+        made[f"reference/{name}.md"] = lambda name=name: page_text(name)
+    return made
