@@ -6,8 +6,8 @@ import collections.abc
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property, partial
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -32,13 +32,14 @@ class Page:
 PAGES: Final[dict[str, Page]] = {
     "release": Page(
         "Release and check",
-        "Guides: [Release](../release.md), [Counts you already have](../release-histogram.md), [Check](../check.md).",
+        "Guides: [Release](../release.md), [Counts you already have](../release-histogram.md), "
+        "[Check](../check.md).",
         ("release", "Release", "release_histogram", "Session", "check", "Check"),
     ),
     "plan": Page(
         "Plan and compare",
-        "Guides: [Plans and mechanisms](../plan.md), [Simulate](../simulate.md). None of these functions reads private "
-        "data.",
+        "Guides: [Plans and mechanisms](../plan.md), [Simulate](../simulate.md). None of these functions reads "
+        "private data.",
         (
             "plan", "Plan", "Budget", "Contract", "Noise", "Proof", "NeighbourCase", "explain", "simulate",
             "Simulation", "compare", "Comparison", "compare_sums", "SumsComparison", "certify", "Certification",
@@ -55,7 +56,8 @@ PAGES: Final[dict[str, Page]] = {
         "Ledger",
         "Guides: [Ledger](../ledger.md), [Weekly releases](../weekly.md).",
         (
-            "ledger.Ledger", "ledger.Checkpoint", "ledger.Spend", "ledger.SumComposer", "plan_series", "SeriesPlan",
+            "ledger.Ledger", "ledger.Account", "ledger.Booking", "ledger.Remaining", "ledger.Checkpoint",
+            "ledger.Spend", "ledger.SumComposer", "plan_series", "SeriesPlan",
         ),
     ),
     "costs": Page(
@@ -78,8 +80,8 @@ INDEX: Final = """\
 
 All public names, generated from the code by `make docs`. `help(dphist.release)` prints the same.
 
-What these pages describe is stable from version 1.0 on: names, parameters and meanings change only with a new major
-version. Everything else, such as modules that are not listed, may change at any time.
+What these pages describe is stable from version 1.0 on: names, parameters and meanings change only with a new
+major version. Everything else, such as modules that are not listed, may change at any time.
 """
 ERRORS: Final = """\
 ## Errors
@@ -160,7 +162,7 @@ def signature_text(name: str, signature: inspect.Signature) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
             parts.append("*")
             keywords = True
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         keywords = keywords or parameter.kind is parameter.VAR_POSITIONAL
         hint = "" if parameter.annotation is parameter.empty else f": {type_text(parameter.annotation)}"
         default = "" if parameter.default is parameter.empty else f" = {_default_text(parameter.default)}"
@@ -240,8 +242,12 @@ class Entry:
 
 
 def _unexplained(name: str, signature: inspect.Signature, described: Documented) -> Iterator[str]:
+    """Parameters without a description; that of a method may be a sentence with the name in it."""
     given = {parameter for parameter in signature.parameters if parameter not in ("self", "cls")}
     explained = {key.lstrip("*") for key in described.described("Args")}
+    if not explained:
+        text = " ".join([described.summary, *described.paragraphs])
+        explained = {parameter for parameter in given if re.search(rf"`{parameter}\b", text)}
     for parameter in sorted(given ^ explained):
         yield f"{name}({parameter})"
 
@@ -250,9 +256,10 @@ def _members(entry: Entry) -> Iterator[tuple[int, Member]]:
     """Attributes (0) before methods (1); those of private base classes too."""
     kind, own = entry.value, entry.described.described("Args", "Attributes")
     seen: set[str] = set()
+    hidden = (*TABLES, *INTERNAL.get(entry.name, ()))
     if is_dataclass(kind):
         for field in fields(kind):
-            if not field.name.startswith("_"):
+            if not field.name.startswith("_") and field.name not in INTERNAL.get(entry.name, ()):
                 seen.add(field.name)
                 if field.name not in entry.described.sections.get("Args", {}):
                     yield 0, Member(field.name, Documented(own.get(field.name, "")), type_text(field.type))
@@ -260,7 +267,7 @@ def _members(entry: Entry) -> Iterator[tuple[int, Member]]:
         if not base.__module__.startswith("dphist."):
             continue
         for name, value in vars(base).items():
-            if name.startswith("_") or name in seen or name in ANNOTATED_ELSEWHERE:
+            if name.startswith("_") or name in seen or name in hidden:
                 continue
             seen.add(name)
             inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
@@ -277,13 +284,29 @@ def _members(entry: Entry) -> Iterator[tuple[int, Member]]:
 
 
 # Class variables of tables that are shown: see `Grid`.
-ANNOTATED_ELSEWHERE: Final = ("texts", "columns", "title", "rows", "cells")
+TABLES: Final = ("texts", "columns", "title", "rows", "cells")
+# Members that other modules of dphist use, which are not part of the API.
+INTERNAL: Final = {
+    "Release": ("names", "form", "input_form", "with_written", "statement", "table_text", "sums", "sum_errors"),
+    "Plan": ("claims", "releases_offset", "steps_of_count", "sums", "summed"),
+    "Noise": ("decimals", "half_width", "least_offset", "squared_sigma"),
+    "Series": ("lines", "shown_items", "shown_values", "item_texts"),
+    "Simulation": ("hopeless",),
+    "ledger.Account": (
+        "booking_of", "check_fits", "delta_with", "largest_epsilon", "largest_epsilon_like", "left",
+        "more_that_fit",
+    ),
+    "ledger.Checkpoint": ("check",),
+    "ledger.Ledger": ("book_release", "fail", "note_run", "only_run_of"),
+    "ledger.Spend": ("through_json",),
+    "sketch.MisraGries": ("add_plain", "of_counters"),
+}  # fmt: skip
 
 
 def _parameters(described: Documented, signature: inspect.Signature) -> list[str]:
     explained = described.described("Args")
     names = [name for name in signature.parameters if name not in ("self", "cls")]
-    if not names:
+    if not explained:
         return []
     rows = [f"| `{name}` | {cell(explained.get(name, explained.get(f'**{name}', '')))} |" for name in names]
     return ["| parameter | meaning |", "|---|---|", *rows, ""]
@@ -293,7 +316,7 @@ def _body(described: Documented, signature: inspect.Signature | None, prefix: st
     """Description, signature, parameters, errors and example."""
     lines = [text(described.summary), ""]
     if signature is not None:
-        lines += ["```py", signature_text(prefix, signature), "```", ""]
+        lines += ["```python3", signature_text(prefix, signature), "```", ""]
     for paragraph in described.paragraphs:
         lines += [text(paragraph), ""]
     if signature is not None:
@@ -365,13 +388,14 @@ def index_text() -> str:
 
 
 def kinds_of_errors() -> list[type[errors.DphistError]]:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DphistError)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DphistError)
+    ]
     return [kind for kind in kinds if kind is not errors.DphistError]
 
 
 def pages() -> dict[str, Callable[[], str]]:
     """The pages of the API by the name of their file, below docs/."""
     made: dict[str, Callable[[], str]] = {"reference/python.md": index_text}
-    for name in PAGES:
-        made[f"reference/{name}.md"] = lambda name=name: page_text(name)
+    made.update({f"reference/{name}.md": partial(page_text, name) for name in PAGES})
     return made

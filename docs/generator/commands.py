@@ -16,8 +16,8 @@ from dphist.releasing.request import PANELS, Request, options
 INTRO: Final = """\
 # Command line
 
-Every command, its options and its examples, generated from the program by `make docs`. `dphist COMMAND --help` prints
-the same. Options in **bold** are required.
+Every command, its options and its examples, generated from the program by `make docs`. `dphist COMMAND --help`
+prints the same. Options in **bold** are required.
 
 | rule | |
 |---|---|
@@ -38,7 +38,8 @@ An error is one sentence on standard error, and contains no value of the data. I
 """
 CODES: Final = {
     0: "done; also: already released under this `--id`",
-    1: "the result cannot be written or is not verified; `check` has a finding, `audit` contradicts the certificate",
+    1: "the result cannot be written or is not verified; `check` has a finding; `audit` contradicts the "
+    "certificate",
     2: "invalid parameters, unreadable input, or a ledger that cannot be used",
     3: "over the budget of the [ledger](../ledger.md); nothing was booked",
     4: "another run with the same [`--id`](../ledger.md#scheduled-work-id) is in progress; nothing was booked",
@@ -48,9 +49,10 @@ CODES: Final = {
 REQUESTS: Final = """\
 ## Request files
 
-`dphist release request.toml` is the same as the flags: the keys of the file are the names of the options below, without
-dashes in front. A key may have `-` or `_` inside. An option that may be repeated takes a list, a switch `true` or `false`.
-Unknown keys are errors; flags on the command line override the file. Paths are relative to the working folder.
+`dphist release request.toml` is the same as the flags: the keys of the file are the names of the options below,
+without dashes in front. A key may have `-` or `_` inside. An option that may be repeated takes a list, a switch
+`true` or `false`. Unknown keys are errors; flags on the command line override the file. Paths are relative to the
+working folder.
 
 ```toml
 input = "log.parquet"
@@ -150,7 +152,10 @@ def _split_examples(lines: str) -> list[str]:
 def all_commands() -> list[tuple[str, list[Command]]]:
     """The panels of `dphist --help`, with all commands of each, subcommands after their group."""
     app: Any = parser_for()
-    return [(panel, [one for name in names for one in _tree(name, app.commands[name])]) for panel, names in COMMANDS.items()]
+    return [
+        (panel, [one for name in names for one in _tree(name, app.commands[name])])
+        for panel, names in COMMANDS.items()
+    ]
 
 
 def _tree(name: str, command: Any) -> Iterator[Command]:
@@ -193,7 +198,9 @@ def _section(command: Command) -> list[str]:
 
 def exceptions_of(code: int) -> list[str]:
     """The exceptions with this exit code."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DphistError)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DphistError)
+    ]
     return [kind.__name__ for kind in kinds if kind is not errors.DphistError and exit_code(kind) == code]
 
 
@@ -207,7 +214,9 @@ def commands_page() -> str:
     release = next(one for one in all_commands()[0][1] if one.path == "dphist release")
     names = {word for row in release.parameters for word in row.names.split(" ") if word.startswith("--")}
     flags = ", ".join(f"`{name}`" for name in sorted(names - {f"--{key}" for key in keys}))
-    own = sorted(f"`{name}`" for name in {field.name for field in fields(Request)} - {key.replace("-", "_") for key in keys})
+    own = sorted(
+        f"`{name}`" for name in {field.name for field in fields(Request)} - {key.replace("-", "_") for key in keys}
+    )
     lines += [f"Only flags: {flags}. Only in Python, as arguments of `dphist.release`: {', '.join(own)}.", ""]
     for panel, commands in all_commands():
         lines += [f"## {panel}", ""]

@@ -10,7 +10,7 @@ from typing import Final
 SECTIONS: Final = ("Args", "Attributes", "Raises")
 _SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ ]+\S.*\n?|\n)*)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^([\w*]+): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
-_EXAMPLE: Final = re.compile(r"^>>> .*\n(?:\S.*\n?)*", re.MULTILINE)
+_EXAMPLE: Final = re.compile(r"^>>> .*\n(?:.*\S.*\n?)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def read(text: str | None) -> Documented:
     sections = {name: _entries(body) for name, body in _SECTION.findall(rest)}
     rest = _SECTION.sub("", rest)
     code, output = _example(_EXAMPLE.findall(rest))
-    summary, *paragraphs = [part for part in re.split(r"\n\s*\n", _EXAMPLE.sub("", rest).strip()) if part.strip()] or [""]
+    summary, *paragraphs = [
+        part for part in re.split(r"\n\s*\n", _EXAMPLE.sub("", rest).strip()) if part.strip()
+    ] or [""]
     return Documented(_line(summary), tuple(map(_paragraph, paragraphs)), code, output, sections)
 
 
@@ -53,7 +55,8 @@ def _paragraph(text: str) -> str:
 
 def _example(blocks: list[str]) -> tuple[str, str]:
     """The code of examples, and what it prints."""
-    code, output = [], []
+    code: list[str] = []
+    output: list[str] = []
     for line in "".join(blocks).splitlines():
         prompt = line.startswith((">>> ", "... ")) or line in (">>>", "...")
         (code if prompt else output).append(line[4:] if prompt else line)

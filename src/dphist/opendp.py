@@ -29,6 +29,23 @@ def as_measurement(
     `dphist.release_histogram`, the caller guarantees that one user changes only as many counts as the plan allows,
     each by one. The privacy map gives the plan's (epsilon, delta), or its approximate zCDP, for one user, and
     raises an error for more than one.
+
+    >>> import dphist
+    >>> import opendp.prelude as dp
+    >>> dp.enable_features("contrib", "honest-but-curious")
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> measurement = dphist.opendp.as_measurement(plan)
+    >>> print(measurement.map(1))
+    (1.0, 1e-06)
+
+    Args:
+        plan: The plan, without sums, rounds or a public list.
+        measure: "approximate-dp" or "approximate-zcdp".
+        guarantee_max_nonzero: As for `dphist.release_histogram`.
+
+    Raises:
+        InvalidParameter: The plan is of another kind, or OpenDP's features are not enabled.
+        MissingExtra: The extra `opendp` is not installed.
     """
     dp = _opendp()
     plan = certify_again(plan)
@@ -62,7 +79,7 @@ def as_measurement(
 
 
 def input_domain() -> Domain:
-    """Histograms: maps from items to integer counts."""
+    """The domain of histograms: maps from items to integer counts. For OpenDP's contexts and compositors."""
     dp = _opendp()
     domain: Domain = dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T=dp.i64))
     return domain

@@ -254,7 +254,7 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     assert verified("february", "january").verified
     assert "has the name 'january'" in verified("february", "january", **own).problems[0]
     dphist.release_histogram(["tea"], [90_000], plan).write(
-        address, table="january", certificate=sealed("january"), sign=tmp_path / "other", force=True
+        address, output_table="january", certificate=sealed("january"), sign=tmp_path / "other", force=True
     )
     assert verified("january", "january", **own).signature == "other key"
     assert not verified("january", "january", **own).verified

@@ -17,8 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 import generate
-from generator import formulas
 import pytest
+from generator import formulas
 
 import release_commands
 from dphist.cli import main

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sqlite3
 from datetime import date, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -57,11 +58,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'input = "log.parquet"\nuser = "user_id"\nitem = "query"\nepsilon = 1\ndelta = 1e-6\n'
     )
     (folder / "releases").mkdir()
-    totals = {"epsilon": 3.0, "delta": 1e-6}
     for name, datasets in {"budget.ledger": ["searches"], "budget.db": ["shop", "log"]}.items():
         for dataset in datasets:
-            Ledger.init(folder / name, dataset, **totals)
-    release = "release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 --top 2 --sign release.key -o"
+            Ledger.init(folder / name, dataset, epsilon=3, delta=1e-6)
+    release = (
+        "release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 --top 2 --sign release.key -o"
+    )
     for words in (
         "keygen release.key",
         "ledger checkpoint budget.ledger --sign release.key -o november.json",
@@ -91,7 +93,7 @@ def test_the_examples_run(path: str, inputs: Path, tmp_path: Path) -> None:
             continue
         # Signed today, which is not a date of the examples.
         words = shlex.split(re.sub(r"\\\n|^#.*\n", "", example).replace("2026-11-01", "2020-01-01"))[1:]
-        for before, target in zip(words, words[1:], strict=False):
+        for before, target in pairwise(words):
             if before in ("-o", "--plot", "--report"):
                 for file in (target, f"{target}.certificate.json"):
                     (folder / file).unlink(missing_ok=True)
@@ -114,5 +116,3 @@ def test_the_same_option_has_the_same_words() -> None:
         for row in one.parameters:
             defaults.setdefault((row.names, row.text), set()).add(row.default)
     assert {key: found for key, found in defaults.items() if len(found) > 1} == {}
-
-

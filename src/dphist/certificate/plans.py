@@ -92,7 +92,7 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     raise InvalidParameter(
         f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
         "together, and the top-k step that enforces the first would break the second: pass "
-        "guarantee_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of the bounds"
+        "guarantee_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of them"
     )
 
 

@@ -51,7 +51,7 @@ from dphist.errors import (
     is_spark_frame,
     with_keywords,
 )
-from dphist.model import Budget
+from dphist.model import Budget, OffsetRule
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
@@ -151,9 +151,9 @@ class Request(Asked):
         "being found again. previous: the newest earlier release next to <--output>, if there is one.")] = None
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
-    offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
-        "With <--top>: how the subtracted count is released: with noise opposite to the shared noise, with independent "
-        "noise (the paper's rule), or not at all. [opposite]")] = None
+    offset: Annotated[OffsetRule | None, _advanced("",
+        "With <--top>: how the subtracted count is released: with noise opposite to the shared noise, with "
+        "independent noise (the paper's rule), or not at all. [opposite]")] = None
     max_nonzero: Annotated[int | None, _advanced("K",
         "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
         "is subtracted from all. With a smaller <--max-items-per-user>, or with sums, you guarantee it: with more "
@@ -163,11 +163,11 @@ class Request(Asked):
     lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("",
-        "Kind of noise; best is the one with the lower threshold. Without a limit, gaussian also replaces the Laplace "
-        "noise for users with a single item, as a ledger does by default. [best]")] = "best"
+        "Kind of noise; best is the one with the lower threshold. Without a limit, gaussian also replaces the "
+        "Laplace noise for users with a single item, as a ledger does by default. [best]")] = "best"
     gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
-        "Variance of each count's own noise divided by that of the shared noise, a whole number; sqrt is the square "
-        "root of <--max-nonzero>. [chosen by the plan]")] = None
+        "Variance of each count's own noise divided by that of the shared noise, a whole number; sqrt is the "
+        "square root of <--max-nonzero>. [chosen by the plan]")] = None
     minimize: Annotated[Literal["threshold", "noise"], _advanced("",
         "What the plan minimizes: the threshold, or the noise of each count. [threshold]")] = "threshold"
     seed: Annotated[int | None, _advanced("N",
@@ -190,7 +190,8 @@ class Request(Asked):
         "next to it. - is standard output, as CSV. With <--engine spark> also a folder (NAME/ or hdfs://...), "
         "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
-    output_format: Annotated[str | None, _output("FORMAT", "Format of the output, for example tsv or jsonl on standard output. [from the name; csv]")] = None
+    output_format: Annotated[str | None, _output("FORMAT",
+        "Format of the output, for example tsv or jsonl on standard output. [from the name; csv]")] = None
     certificate: Annotated[FilePath | None, _output("FILE",
         "With <--output -> or a PostgreSQL address: file for the certificate. [next to the output]")] = None
     sign: Annotated[FilePath | None, _output("KEY",
@@ -222,8 +223,10 @@ class Request(Asked):
         "With <--engine spark>: spark://..., yarn, k8s://... [local[*]]")] = None
     spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",
         "With <--engine spark>: a Spark setting; may be repeated.")] = ()
-    memory: Annotated[str | None, _engine("SIZE", "Memory limit for counting, such as 2GB. [65 % of the available memory]")] = None
-    threads: Annotated[int | None, _engine("N", "Threads used for counting. [one per processor, as far as memory allows]")] = None
+    memory: Annotated[str | None, _engine("SIZE",
+        "Memory limit for counting, such as 2GB. [65 % of the available memory]")] = None
+    threads: Annotated[int | None, _engine("N",
+        "Threads used for counting. [one per processor, as far as memory allows]")] = None
     temp_folder: Annotated[FilePath | None, _engine("DIR",
         "Folder for data that exceeds the memory limit. [the system's]")] = None
     progress: Watcher | None = None

@@ -115,6 +115,8 @@ def native_column(column: ArrowColumn, name: str, kind: Package, dtype: Any = No
 class Release:
     """Released items with their noisy counts, largest first.
 
+    It holds no true count. `len(release)` is the number of items; notebooks show a table.
+
     Attributes:
         columns: The item's columns, as Arrow arrays. `items` has them in the kind that you passed.
         counts: Noisy counts, a numpy array.
@@ -126,8 +128,8 @@ class Release:
         written: Where the release was written, if it was.
         sums: Noisy sums of the distances from the middle of each range, from which sums and means were computed.
         findings: What was found and measured, of a release in rounds.
-        receipt: The booking in the ledger, if there is one.
-        created: Time of the release.
+        receipt: The booking in the ledger, if there is one: ledger, dataset, entry and hash.
+        created: Time of the release, in UTC.
         total: Number of rows, if only the first of them are held here.
         sum_errors: Standard errors of the sums and means of a release in rounds, also if they are not released.
         decimals: Decimals to which counts are rounded, which the noise's standard deviation determines; None if
@@ -207,13 +209,13 @@ class Release:
         return pa.table(self._native_columns("pyarrow")).replace_schema_metadata(self._note())
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-        """A DuckDB relation in this connection, or in DuckDB's default connection."""
+        """A DuckDB relation in this `connection`, or in DuckDB's default connection."""
         duckdb = package("duckdb")
         relation: DuckDBPyRelation = (duckdb if connection is None else connection).from_arrow(self.to_arrow())
         return relation
 
     def to_spark(self, session: SparkSession | None = None) -> DataFrame:
-        """A Spark DataFrame in this session, or in the active one."""
+        """A Spark DataFrame in this `session`, or in the active one."""
         from dphist.spark.session import frame_in
 
         frame: DataFrame = frame_in(session, self.to_arrow())

@@ -150,7 +150,15 @@ _KINDS: Final[dict[Kind, str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Simulation:
-    """Predictions for one population and one budget. NOT PRIVATE: never make it from private data."""
+    """Predictions for one population and one budget. NOT PRIVATE: never make it from private data.
+
+    Attributes:
+        population: The public or synthetic data.
+        budget: The ε and δ.
+        goal: What the recommendation is for.
+        candidates: The predictions, each with its `options`, `items`, `missing`, `mean_error` and `distance`.
+        private: Always False.
+    """
 
     population: Population
     budget: Budget
@@ -168,6 +176,7 @@ class Simulation:
         return min(self.candidates, key=self._cost)
 
     def best_of(self, kind: Kind) -> Prediction | None:
+        """The best candidate of a `kind`: goal (in rounds), limit or top."""
         return min((each for each in self.candidates if each.kind == kind), key=self._cost, default=None)
 
     def _cost(self, candidate: Prediction) -> float:
@@ -180,7 +189,7 @@ class Simulation:
         return max(candidate.items for candidate in self.candidates) < _HARDLY_ANY
 
     def recommendation(self, *, flags: bool = False) -> str:
-        """The recommendation, with its options as keyword arguments or as flags."""
+        """The recommendation, with its options as keyword arguments or as `flags`."""
         best = self.best
         if self.hopeless:
             most = max(candidate.items for candidate in self.candidates)
@@ -271,16 +280,23 @@ def simulate(
 ) -> Simulation:
     """Predict the utility of releases of this data, for many plans. NOT PRIVATE: use public data only.
 
-    `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
-    `total`, `table`, `query`, `where`, `input_format`, `encoding`, `delimiter`, `decimal` and `null_items`. Or
-    `zipf` generates data: (exponent, items, users) or (exponent, items, users, mean items per user). Candidates
-    are the default with both of its goals, `limits` per user and `tops` (an empty list for none). The
-    recommendation is for the `goal`: accurate `counts`, many `keys`, or little missing `mass`.
+    Candidates are the default with both of its goals, `limits` per user and `tops`.
 
     >>> import dphist
-    >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
-    >>> synthetic.private
-    False
+    >>> found = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, limits=[1, 4, 16], tops=[])
+    >>> print(f"{found.best.name}: about {found.best.items:.0f} items")
+    goal='accuracy': about 997 items
+
+    Args:
+        input: Public data, in any form that `dphist.release` reads.
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        zipf: Synthetic data instead: (exponent, items, users), or with the mean number of items per user.
+        limits: Limits per user to try; an empty list for none.
+        tops: Top-k steps to try; an empty list for none.
+        goal: What to recommend for: "accuracy" of the counts, many "keys", or little missing "mass".
+        **columns: What is read, as for `dphist.release`: `user`, `item`, `total`, `table`, `query`, `where`,
+            `input_format`, `encoding`, `delimiter`, `decimal` and `null_items`.
     """
     budget, wanted = Budget(epsilon, delta), one_of("goal", goal, get_args(Goal))
     # Checked before any data is read.
