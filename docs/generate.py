@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from generator import api, commands, formulas
+from generator import api, certificates, commands, formulas
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[dict[str, Callable[[], str]]] = {
+    "certificate.schema.json": certificates.schema_text,
+    "reference/certificate.md": certificates.schema_page,
     "theory/formulas.md": formulas.formulas_page,
     "reference/cli.md": commands.commands_page,
     **api.pages(),

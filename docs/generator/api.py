@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import dphist
 from dphist import errors
 from dphist.cli.base import exit_code
-from generator.docstrings import Documented, read
+from generator.docstrings import Documented, page_links, read
 
 SUBMODULES: Final = ("accounting", "ledger", "opendp", "signatures", "sketch")
 
@@ -179,13 +179,8 @@ def _default_text(value: object) -> str:
 # Entries.
 
 
-def text(words: str) -> str:
-    """Names of pages as links: docs/release.md#outputs."""
-    return re.sub(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?", lambda at: f"[{at[1]}](../{at[1]}.md{at[2] or ''})", words)
-
-
 def cell(words: str) -> str:
-    return text(words).replace("|", "\\|")
+    return page_links(words).replace("|", "\\|")
 
 
 @dataclass(frozen=True)
@@ -314,18 +309,18 @@ def _parameters(described: Documented, signature: inspect.Signature) -> list[str
 
 def _body(described: Documented, signature: inspect.Signature | None, prefix: str) -> list[str]:
     """Description, signature, parameters, errors and example."""
-    lines = [text(described.summary), ""]
+    lines = [page_links(described.summary), ""]
     if signature is not None:
         lines += ["```python3", signature_text(prefix, signature), "```", ""]
     for paragraph in described.paragraphs:
-        lines += [text(paragraph), ""]
+        lines += [page_links(paragraph), ""]
     if signature is not None:
         lines += _parameters(described, signature)
         returned = type_text(signature.return_annotation).strip('"')
         if returned in links() and not prefix.startswith("class"):
             lines += [f"Returns a [`{returned}`]({links()[returned]}).", ""]
     if raised := described.described("Raises"):
-        lines += ["Raises:", "", *(f"- `{name}`: {text(when)}" for name, when in raised.items()), ""]
+        lines += ["Raises:", "", *(f"- `{name}`: {page_links(when)}" for name, when in raised.items()), ""]
     if described.code:
         lines += ["```python", described.code, "```", ""]
         if described.output:
@@ -381,7 +376,7 @@ def index_text() -> str:
         described = read(inspect.getdoc(kind))
         lines.append(f"| `{kind.__name__}` | {cell(' '.join([described.summary]))} | {exit_code(kind)} |")
     base = read(inspect.getdoc(errors.DphistError))
-    lines += ["", *(line for paragraph in base.paragraphs for line in (text(paragraph), ""))]
+    lines += ["", *(line for paragraph in base.paragraphs for line in (page_links(paragraph), ""))]
     if base.code:
         lines += ["```python", base.code, "```", "", "```text", base.output, "```"]
     return "\n".join(lines).rstrip() + "\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Final
 
-SECTIONS: Final = ("Args", "Attributes", "Raises")
+SECTIONS: Final = ("Args", "Attributes", "Declared", "Raises")
 _SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:[ ]+\S.*\n?|\n)*)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^([\w*]+): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 _EXAMPLE: Final = re.compile(r"^>>> .*\n(?:.*\S.*\n?)*", re.MULTILINE)
@@ -61,3 +61,8 @@ def _example(blocks: list[str]) -> tuple[str, str]:
         prompt = line.startswith((">>> ", "... ")) or line in (">>>", "...")
         (code if prompt else output).append(line[4:] if prompt else line)
     return "\n".join(code), "\n".join(output)
+
+
+def page_links(text: str) -> str:
+    """Pages that a docstring names, such as docs/release.md#outputs, as links from a page of the reference."""
+    return re.sub(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?", lambda at: f"[{at[1]}](../{at[1]}.md{at[2] or ''})", text)

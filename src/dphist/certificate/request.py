@@ -244,7 +244,28 @@ class Recorded(
 
 
 class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
-    """Of user events. The input and the lists of items are names: folders, passwords and rows are not recorded."""
+    """User events, with the options of `dphist release`. Defaults, folders and passwords are not recorded.
+
+    Attributes:
+        kind: User events.
+        input: Name of the input, or names; of a frame, its type.
+        item: Columns that are counted: COLUMN, NAME=COLUMN or NAME=EXPRESSION.
+        total: Item columns over which there are totals.
+        types: Of the columns: "text" in a frame, "fixed" if they were declared before, "none" in text files.
+        max_items_per_user: Limit on the items of one user; without one, items were found in rounds.
+        known: Name of a list of items that were public already.
+        items: Name of a public list of items, all of which are released.
+        offset: With `top`: how the subtracted count is released.
+        max_nonzero: Public bound on the number of items.
+        lower_threshold: Counts below it were removed before noise was added.
+        mechanism: Kind of noise that was asked for.
+        sum: Sums, as COLUMN:LOW:HIGH or NAME=COLUMN:LOW:HIGH.
+        mean: Means, likewise.
+        vector: Vectors, as NAME=COLUMN,...:NORM.
+        interval: Level of confidence intervals and of margins.
+        round: Whether counts are whole numbers.
+        dataset: Dataset of the ledger that booked the release.
+    """
 
     input: Source
     user: Text
@@ -314,7 +335,13 @@ class _Counted:
 
 
 class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch"):
-    """Of a sketch of a stream."""
+    """A sketch of a stream.
+
+    Attributes:
+        kind: A sketch.
+        sketch: The kind of sketch.
+        sketch_size: Largest number of counters.
+    """
 
     sketch: Literal["misra-gries"]
     sketch_size: Count
@@ -328,7 +355,12 @@ class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch")
 
 
 class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histogram"):
-    """Of counts from elsewhere: nothing about them is recorded, but whether their bound was promised."""
+    """Counts from elsewhere: nothing about them is recorded.
+
+    Attributes:
+        kind: A histogram.
+        guarantee_max_nonzero: Whether the publisher guarantees the bound on non-zero counts.
+    """
 
     seed: ClassVar[None] = None
     offset: ClassVar[None] = None
