@@ -1,8 +1,8 @@
 """The schema of a certificate: what it states about a release, field by field.
 
 Docstrings are the descriptions of docs/reference/certificate.md and of the JSON Schema. `verify` checks what is
-under *Attributes*; it can only repeat what is under *Declared*. Numbers of the noise are whole steps and fractions,
-from which the proof is recomputed; the doubles beside them follow from these, and are for readers.
+under *Attributes*; it can only repeat what is under *Declared*. Numbers of the noise are whole steps and
+fractions, from which the proof is recomputed; the doubles beside them follow from these, and are for readers.
 """
 
 from __future__ import annotations
