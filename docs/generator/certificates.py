@@ -9,6 +9,7 @@ from inspect import cleandoc
 from typing import Any, Final, get_args
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import fields
 
 from dphist.certificate import request, schema
@@ -18,7 +19,7 @@ from dphist.releasing.request import options
 from generator.docstrings import page_links, read
 
 # The objects of the page in their order: title and class.
-OBJECTS: Final[dict[str, type[Any]]] = {
+OBJECTS: Final[dict[str, type[Struct]]] = {
     "Certificate": schema.Certificate,
     "guarantee": schema.Guarantee,
     "request: user events": request.EventsRequest,
@@ -39,26 +40,19 @@ OBJECTS: Final[dict[str, type[Any]]] = {
     "output": schema.Output,
     "signature": schema.Signature,
 }
+WORDS: Final = {
+    "integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",
+}  # fmt: skip
 # They have the fields of GaussianPlan.
-ALIKE: Final = (schema.SharedGaussianPlan, schema.TopPlan, schema.PublicPlan)
+ALIKE: Final[tuple[type[Struct], ...]] = (schema.SharedGaussianPlan, schema.TopPlan, schema.PublicPlan)
 # Fields of the second class are shown once, before.
-SHOWN_BEFORE: Final[dict[type[Any], type[Any]]] = {
+SHOWN_BEFORE: Final[dict[type[Struct], type[Struct]]] = {
     schema.GaussianPlan: schema.PlanPart,
     schema.LaplacePlan: schema.PlanPart,
     schema.RoundsPlan: schema.PlanPart,
     schema.GaussianOfOne: schema.PlanPart,
     schema.LaplaceOfOne: schema.PlanPart,
     request.SketchRequest: request.EventsRequest,
-}
-# Which events were read, and how the plan was found: docs/release.md explains what verify shows.
-DECLARED_OPTIONS: Final = (
-    "input", "user", "item", "where", "table", "query", "input_format", "encoding", "delimiter", "decimal",
-    "null_items", "known", "items", "mechanism", "goal", "minimize", "weight", "interval", "engine",
-)  # fmt: skip
-PARTLY: Final = {
-    "item": " The name of its column in the release is checked.",
-    "interval": " With a limit on users it is checked.",
-    "items": " That there is a list is checked.",
 }
 MECHANISMS: Final = tuple(kind.__struct_config__.tag for kind in get_args(schema.AnyPlan))
 INTRO: Final = """\
@@ -74,51 +68,48 @@ whether they are true ([what verify shows](../release.md#what-verify-shows)).
 
 
 @cache
-def descriptions(kind: type[Any]) -> dict[str, tuple[str, bool]]:
+def descriptions(kind: type[Struct]) -> dict[str, tuple[str, bool]]:
     """By field: its description, and whether `verify` checks it."""
     found: dict[str, tuple[str, bool]] = {}
     if issubclass(kind, request.Recorded):
         for option in options():
             text = re.sub(r"\s*\[(.*)\]$", r" Left out: \1.", with_flags(option.help.text))
-            found[option.name] = (text, option.name not in DECLARED_OPTIONS)
+            found[option.name] = (text, True)
     for base in reversed(kind.__mro__):
         described = read(cleandoc(vars(base).get("__doc__") or ""))
-        checked = kind is not request.EventsRequest
-        for name, words in described.described("Attributes").items():
-            found[name] = (words, checked or name not in DECLARED_OPTIONS)
+        found |= {name: (words, True) for name, words in described.described("Attributes").items()}
         found |= {name: (words, False) for name, words in described.described("Declared").items()}
     return found
 
 
-def names(kind: type[Any]) -> dict[str, str]:
+def names(kind: type[Struct]) -> dict[str, str]:
     """The name of each field in JSON, by its name in Python, with the tag first."""
     tag = kind.__struct_config__.tag_field
     return {**({} if tag is None else {tag: tag}), **{one.name: one.encode_name for one in fields(kind)}}
 
 
 def is_declared(*place: str) -> bool:
-    """Whether the field at this place, such as ("output", "name"), is declared at least in part."""
+    """Whether the page calls the field at this place, such as ("output", "name"), declared."""
     kinds = [kind for title, kind in OBJECTS.items() if len(place) > 1 and title.partition(":")[0] == place[0]]
-    for kind in kinds or [schema.Certificate]:
-        name = place[1] if kinds else place[0]
-        for inner, outer in names(kind).items():
-            words, checked = descriptions(kind)[inner]
-            if outer == name and (not checked or "declared" in words or "Their sum" in words):
-                return True
-    return False
+    return any(
+        outer == place[bool(kinds)] and not descriptions(kind)[name][1]
+        for kind in kinds or [schema.Certificate]
+        for name, outer in names(kind).items()
+    )
 
 
 @cache
 def json_schema() -> dict[str, Any]:
     """The JSON Schema, in which every object and field has a description."""
     made: dict[str, Any] = msgspec.json.schema(schema.Certificate)
-    for kind in (*OBJECTS.values(), *ALIKE):
+    kinds: tuple[type[Struct], ...] = (*OBJECTS.values(), *ALIKE)
+    for kind in kinds:
         described = made["$defs"][kind.__name__]
-        text = read(cleandoc(kind.__doc__))
+        text = read(cleandoc(kind.__doc__ or ""))
         described["description"] = " ".join([text.summary, *text.paragraphs])
         for name, outer in names(kind).items():
             words, checked = descriptions(kind)[name]
-            end = "" if checked else f" Declared by the publisher.{PARTLY.get(name, '')}"
+            end = "" if checked else " Declared by the publisher."
             given = described["properties"][outer]
             inner = given.pop("description", "")
             given["description"] = f"{words}{end}" + (f" {inner}" if inner else "")
@@ -147,9 +138,7 @@ def _type(given: dict[str, Any]) -> str:
         return f"list of {_type(given.get('items', {}))}"
     if given.get("type") == "object":
         return f"object of {_type(given['additionalProperties'])}"
-    return {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}.get(
-        given["type"], given["type"]
-    )
+    return WORDS[given["type"]]
 
 
 def _anchor(title: str) -> str:
@@ -172,10 +161,9 @@ def schema_page() -> str:
         elif title.startswith("alone"):
             text += f" {', '.join(f'`{name}`' for name in others)}: as in a plan."
         elif title.startswith("plan: gshm"):
-            kinds = (kind, *ALIKE)
-            text = " ".join(
-                f"`{one.__struct_config__.tag}`: {read(cleandoc(one.__doc__)).summary}" for one in kinds
-            )
+            kinds: tuple[type[Struct], ...] = (kind, *ALIKE)
+            parts = [(one.__struct_config__.tag, read(cleandoc(one.__doc__ or ""))) for one in kinds]
+            text = " ".join(f"`{tag}`: {described.summary}" for tag, described in parts)
         lines += _section(title, text, kind, left)
     for title, sentences in {"Codes of conditions": CONDITIONS, "Codes of caveats": CAVEATS}.items():
         rows = [
@@ -186,7 +174,7 @@ def schema_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(title: str, text: str, kind: type[Any], shown: list[str]) -> list[str]:
+def _section(title: str, text: str, kind: type[Struct], shown: list[str]) -> list[str]:
     described = json_schema()["$defs"][kind.__name__]
     lines = [f"## {title}", "", page_links(text), "", "| field | type | checked | meaning |", "|---|---|---|---|"]
     for name in shown:
@@ -195,6 +183,6 @@ def _section(title: str, text: str, kind: type[Any], shown: list[str]) -> list[s
         kinds = _type(described["properties"][outer])
         if title == "plan" and name == "mechanism":
             kinds = " or ".join(f'`"{mechanism}"`' for mechanism in MECHANISMS)
-        meaning = page_links(words + ("" if checked else PARTLY.get(name, ""))).replace("|", "\\|")
+        meaning = page_links(words).replace("|", "\\|")
         lines.append(f"| {field} | {kinds} | {'checked' if checked else 'declared'} | {meaning} |")
     return [*lines, ""]

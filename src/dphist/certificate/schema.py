@@ -339,11 +339,8 @@ class Counts(Part, kw_only=True, frozen=True):
 class Findings(Part, kw_only=True, frozen=True):
     """What a release in rounds shows besides its counts. All of it follows from noisy numbers.
 
-    Attributes:
-        found: Items that were known, found by users with one item, and found in each round. Their sum is
-            checked.
-
     Declared:
+        found: Items that were known, found by users with one item, and found in each round. Their sum is checked.
         sizes: Noisy numbers of users by number of found items, in steps.
         bounds: Up to how many found items each of these numbers goes.
         limit: The most items of a user that the measurement counts; 0 without a measurement.
@@ -448,12 +445,12 @@ class Output(Part, kw_only=True, frozen=True, omit_defaults=True):
         sha256: Digest of a file's bytes, of the values of a database table, or of a folder's `files`.
         files: Digest of each file of a folder.
         columns: Names of the columns, in order.
-        types: Arrow types of the columns. In text files and exported tables, those of items are declared.
         rows: Number of rows.
         escape_formulas: Whether text that a spreadsheet would run has a quote before it.
 
     Declared:
         name: Name of the file, folder or table. A signature holds for this name only.
+        types: Arrow types of the columns. Those of numbers are checked; in binary files, all are.
     """
 
     name: str

@@ -145,7 +145,7 @@ def compare(
     vector: Sequence[str] = (),
     weight: Sequence[float] | None = None,
     max_nonzero: Annotated[
-        list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
+        list[int] | None, option("max_nonzero", help="Public bound on the number of items; may be repeated.")
     ] = None,
     curves: Annotated[
         bool, typer.Option("--curves", help="With --json: add the least tau for every noise, as in the chart.")

@@ -182,7 +182,8 @@ class Request(Asked):
         "Add the sums of several columns, called NAME_COLUMN. Each user's own vector of sums for an item is "
         "clipped to the Euclidean norm NORM. May be repeated.")] = ()
     weight: Annotated[float | Sequence[float], _advanced("SHARE",
-        "Share of the budget for each sum and vector, in order; the counts get the rest. [least total variance]"
+        "Share of the budget for a sum or vector; give one for each, in order. The counts get the rest. [least "
+        "total variance]"
         )] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
