@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import dphist
 from dphist import errors
 from dphist.cli.base import exit_code
+from dphist.releasing.request import PANELS, options
 from generator.docstrings import Documented, page_links, read
 
 SUBMODULES: Final = ("accounting", "ledger", "opendp", "signatures", "sketch")
@@ -127,9 +128,15 @@ def links() -> dict[str, str]:
 
 # Types.
 
+# Names of types that readers do not know, in place of the types themselves.
 _ALIASES: Final = {
-    "os.PathLike[str]": "PathLike", "os.PathLike": "PathLike", "PathLike[str]": "PathLike", "'": '"',
-    "str | PathLike": "str | PathLike", "JsonObject": "dict", "Callable[[Written], None]": "Callable",
+    r"os\.PathLike\[str\]": "PathLike", r"(?<!\| )\b(PathLike|FilePath)\b": "str | PathLike", "'": '"',
+    r"\bJsonObject\b": "dict", r"\bNumbers\b": "numpy.ndarray", r"\bArrowArray\b": "pyarrow.Array",
+    r"\bpa\.": "pyarrow.", r"\bpd\.": "pandas.", r"\bpl\.": "polars.", r"\bGamma\b": 'float | Literal["sqrt"]',
+    r"\bAnalysisName\b": "str", r"\bDirection\b": "str", r"\bKind\b": "str", r"\bGoal\b": "str",
+    r"\bStatus\b": "str",
+    r"\bReceipt\b": "dict", r"\bOutcome\b": "dict", r"Plan \| GivenNoise": "Plan", r" \| Target\b": "",
+    r"ItemKind \| ColumnType": "ColumnType",
 }  # fmt: skip
 
 
@@ -137,7 +144,7 @@ def type_text(hint: Any) -> str:
     """A type as in source code, without modules."""
     if isinstance(hint, str):
         for old, new in _ALIASES.items():
-            hint = hint.replace(old, new)
+            hint = re.sub(old, new, hint)
         return str(hint)
     if hint in (None, NoneType):
         return "None"
@@ -303,21 +310,31 @@ def _parameters(described: Documented, signature: inspect.Signature) -> list[str
     names = [name for name in signature.parameters if name not in ("self", "cls")]
     if not explained:
         return []
-    rows = [f"| `{name}` | {cell(explained.get(name, explained.get(f'**{name}', '')))} |" for name in names]
-    return ["| parameter | meaning |", "|---|---|", *rows, ""]
+    # The options of a release are grouped as in `dphist release --help`.
+    panel_of = {option.name: option.help.panel for option in options()}
+    grouped = {"input": "Input", "types": "Input", **panel_of} if panel_of.keys() <= explained.keys() else {}
+    lines = []
+    for panel in PANELS if grouped else ("",):
+        shown = [name for name in names if not grouped or grouped.get(name, "Other options") == panel]
+        rows = [f"| `{name}` | {cell(explained.get(name, explained.get(f'**{name}', '')))} |" for name in shown]
+        lines += [*([f"**{panel}**", ""] if panel else []), "| parameter | meaning |", "|---|---|", *rows, ""]
+    return lines
 
 
-def _body(described: Documented, signature: inspect.Signature | None, prefix: str) -> list[str]:
+def _body(
+    described: Documented, signature: inspect.Signature | None, prefix: str, is_class: bool = False
+) -> list[str]:
     """Description, signature, parameters, errors and example."""
     lines = [page_links(described.summary), ""]
     if signature is not None:
-        lines += ["```python3", signature_text(prefix, signature), "```", ""]
+        shown = signature.replace(return_annotation=signature.empty) if is_class else signature
+        lines += ["```python3", signature_text(prefix, shown), "```", ""]
     for paragraph in described.paragraphs:
         lines += [page_links(paragraph), ""]
     if signature is not None:
         lines += _parameters(described, signature)
         returned = type_text(signature.return_annotation).strip('"')
-        if returned in links() and not prefix.startswith("class"):
+        if returned in links():
             lines += [f"Returns a [`{returned}`]({links()[returned]}).", ""]
     if raised := described.described("Raises"):
         lines += ["Raises:", "", *(f"- `{name}`: {page_links(when)}" for name, when in raised.items()), ""]
@@ -331,7 +348,7 @@ def _body(described: Documented, signature: inspect.Signature | None, prefix: st
 def section(entry: Entry) -> list[str]:
     bare = entry.name.rpartition(".")[2]
     prefix = f"dphist.{entry.name}"
-    lines = [f"## {heading_of(entry.name)}", "", *_body(entry.described, entry.signature, prefix)]
+    lines = [f"## {heading_of(entry.name)}", "", *_body(entry.described, entry.signature, prefix, entry.is_class)]
     attributes = [member for member in entry.members if member.signature is None]
     if attributes:
         lines += ["| attribute | type | meaning |", "|---|---|---|"]

@@ -96,7 +96,16 @@ def run_console(text: str) -> str:
 # Tested with the other Spark tests, whose session it shares.
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 # Pages that compute for seconds.
-LONG = ("accounting.md", "audit.md", "discrete.md", "errata.md", "exact-analysis.md", "report.md", "simulate.md")
+LONG = (
+    "accounting.md",
+    "audit.md",
+    "costs.md",
+    "discrete.md",
+    "errata.md",
+    "exact-analysis.md",
+    "report.md",
+    "simulate.md",
+)
 
 
 @pytest.mark.parametrize(

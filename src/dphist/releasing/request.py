@@ -475,6 +475,8 @@ _IN_PYTHON: Final = {
     "Repeat it for": "A list for",
     "May be repeated": "Also a list",
     "may be repeated": "also a list",
+    "give one for each, in order": "a list for several, in order",
+    "see dphist keygen": "see `dphist.signatures.make_key`",
 }
 
 

@@ -163,12 +163,12 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in total."""
+        """What the release spends: ε and δ."""
         return self.plan.budget
 
     @property
     def proof(self) -> Proof:
-        """The certificate of the plan."""
+        """The proof of the plan: its certified δ."""
         return self.plan.proof
 
     @property
