@@ -180,6 +180,8 @@ def signature_text(name: str, signature: inspect.Signature) -> str:
 
 
 def _default_text(value: object) -> str:
+    if type(value).__name__ == "_HAS_DEFAULT_FACTORY_CLASS":
+        return "..."
     return f"{value:_}" if isinstance(value, int) and value > 9999 else repr(value).replace("'", '"')
 
 
@@ -287,6 +289,10 @@ def _members(entry: Entry) -> Iterator[tuple[int, Member]]:
 
 # Class variables of tables that are shown: see `Grid`.
 TABLES: Final = ("texts", "columns", "title", "rows", "cells")
+# What an instance is called in signatures.
+INSTANCES: Final = {
+    "MisraGries": "sketch", "SeriesPlan": "planned", "SumComposer": "composer", "SumsComparison": "comparison",
+}  # fmt: skip
 # Members that other modules of dphist use, which are not part of the API.
 INTERNAL: Final = {
     "Release": ("names", "form", "input_form", "with_written", "statement", "table_text", "sums", "sum_errors"),
@@ -335,7 +341,7 @@ def _body(
         lines += _parameters(described, signature)
         returned = type_text(signature.return_annotation).strip('"')
         if returned in links():
-            lines += [f"Returns a [`{returned}`]({links()[returned]}).", ""]
+            lines += [f"Returns [`{returned}`]({links()[returned]}).", ""]
     if raised := described.described("Raises"):
         lines += ["Raises:", "", *(f"- `{name}`: {page_links(when)}" for name, when in raised.items()), ""]
     if described.code:
@@ -359,7 +365,7 @@ def section(entry: Entry) -> list[str]:
     for member in entry.members:
         if member.signature is not None:
             lines += [f"### {bare}.{member.name}", ""]
-            owner = bare if member.of_class else bare.lower()
+            owner = bare if member.of_class else INSTANCES.get(bare, bare.lower())
             lines += _body(member.description, member.signature, f"{owner}.{member.name}")
     return lines
 

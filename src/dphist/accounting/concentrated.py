@@ -57,6 +57,8 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
     For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2). For rounds it is
     that of the worse group of users.
 
+    The result has `rho` and `delta`, which both add up over releases.
+
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
     the conditioned noise is derived in docs/theory/accounting.md.
@@ -81,6 +83,8 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     """The Renyi curve of a plan, with an approximate delta0.
 
         a D/2  without shared noise;   a D/2 - a/(a-1) log(1 - delta0)  with it
+
+    The result has `epsilon(order)`, the Renyi epsilon, and `delta`.
 
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.

@@ -22,6 +22,8 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     and the rounding counts as an event. A Laplace count moved by one is a randomised response, and so are all of
     a user's together; the smaller cost counts.
 
+    The result has `squared`, the squared move of normal noise, and `event`, a delta; both add up over releases.
+
     Guarantee: an upper bound of the squared move, and of the events, by the exact rationals of the plan.
     Source: docs/theory/accounting.md.
 
