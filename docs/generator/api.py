@@ -44,7 +44,6 @@ PAGES: Final[dict[str, Page]] = {
         (
             "plan", "Plan", "Budget", "Contract", "Noise", "Proof", "NeighbourCase", "explain", "simulate",
             "Simulation", "compare", "Comparison", "compare_sums", "SumsComparison", "certify", "Certification",
-            "frontier", "Frontier", "tau_for_noise",
         ),
     ),
     "verify": Page(

@@ -48,6 +48,7 @@ import pyarrow.feather
 import pyarrow.parquet
 
 import dphist
+from dphist.paper.figure import frontier, tau_for_noise
 
 # Keys of golden.json that have another name today: {"old": "new"}.
 RENAMED_KEYS: dict[str, str] = {}
@@ -437,9 +438,9 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "compare_sums": lambda: dphist.compare_sums(
         epsilon=1, delta=1e-6, max_items_per_user=20, sums=[(0, 5), (1, 9)]
     ),
-    "frontier": lambda: dphist.frontier(epsilon=0.35, delta=1e-5, max_nonzero=10, analysis="exact", points=8),
+    "frontier": lambda: frontier(epsilon=0.35, delta=1e-5, max_nonzero=10, analysis="exact", points=8),
     "tau_for_noise": lambda: [
-        dphist.tau_for_noise(epsilon=0.35, delta=1e-5, max_nonzero=10, sigma=sigma, sigma_shared=sigma / 2)
+        tau_for_noise(epsilon=0.35, delta=1e-5, max_nonzero=10, sigma=sigma, sigma_shared=sigma / 2)
         for sigma in (21, 30, 50)
     ],
     "delta_at": lambda: [dphist.delta_at(a_plan(max_nonzero=50), epsilon) for epsilon in (0.1, 0.5, 2)],

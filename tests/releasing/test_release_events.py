@@ -122,7 +122,7 @@ def test_an_enforced_bound_subtracts_the_next_count() -> None:
     assert near(found, {"large": 4000})
     assert "max-nonzero" not in found.document()["guarantee"]["conditions"]
     assert "reduced" in found.document()["caveats"]
-    assert any("the count of rank 4 was subtracted from all" in note for note in found.not_covered)
+    assert any("the count of rank 4 was subtracted from all" in note for note in found.caveats)
 
 
 @pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])

@@ -67,7 +67,7 @@ def test_plans_that_hold_are_released_written_and_verified(
     document = found.document()
     assert document["guarantee"]["conditions"] == ["one-update-per-user"]
     assert "provided that every user came in one update of one sketch" in found.guarantee
-    assert any("sketch with 20 counters" in note for note in found.not_covered)
+    assert any("sketch with 20 counters" in note for note in found.caveats)
     assert document["request"]["sketch"] == "misra-gries"
     assert document["request"]["sketch-size"] == K
     assert ("offset" in document["request"]) == found.plan.releases_offset

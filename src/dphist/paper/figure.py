@@ -39,10 +39,6 @@ def tau_for_noise(
 ) -> float:
     """The least tau for a given noise, by one analysis; infinite if the noise is too small.
 
-    >>> import dphist
-    >>> print(round(dphist.tau_for_noise(epsilon=1, delta=1e-6, sigma=30, max_items_per_user=50), 2))
-    164.73
-
     Args:
         epsilon: Privacy loss ε, above 0.
         delta: Probability that the ε guarantee may fail.
@@ -79,11 +75,6 @@ def frontier(
     points: int = 40,
 ) -> Frontier:
     """The curve of the paper's figure: the least tau by total noise, from the least noise to `largest_noise`.
-
-    >>> import dphist
-    >>> curve = dphist.frontier(epsilon=1, delta=1e-6, analysis="exact", max_items_per_user=50, points=3)
-    >>> print([(round(noise, 2), round(tau, 2)) for noise, tau in curve.points])
-    [(29.87, 164.03), (34.35, 188.63), (47.8, 262.45)]
 
     Args:
         epsilon: Privacy loss ε, above 0.

@@ -239,7 +239,7 @@ class Release:
         return guarantee(self.plan, self.request) if self.private else NO_GUARANTEE
 
     @property
-    def not_covered(self) -> list[str]:
+    def caveats(self) -> list[str]:
         """Caveats for readers of the release, as sentences."""
         return not_covered(self.plan, self.request)
 
