@@ -63,7 +63,7 @@ Every field of a [certificate](../certificate.md), generated from the code by `m
 this order, and no others. Fields in **bold** are always there.
 
 `dphist verify` recomputes or compares fields that are *checked*. Others are *declared*: only the publisher knows
-whether they are true ([what verify shows](../release.md#what-verify-shows)). Digest and signature can be checked
+whether they are true. Digest and signature can be checked
 [in any language](../certificate.md#digest-and-signature-in-any-language).
 """
 

@@ -65,4 +65,8 @@ def _example(blocks: list[str]) -> tuple[str, str]:
 
 def page_links(text: str) -> str:
     """Pages that a docstring names, such as docs/release.md#outputs, as links from a page of the reference."""
-    return re.sub(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?", lambda at: f"[{at[1]}](../{at[1]}.md{at[2] or ''})", text)
+    return re.sub(
+        r"\bdocs/([\w/-]+)\.md(#[\w-]+)?",
+        lambda at: f"[{at[1].rpartition('/')[2]}](../{at[1]}.md{at[2] or ''})",
+        text,
+    )

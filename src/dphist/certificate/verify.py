@@ -67,7 +67,7 @@ def verify(
     """Check that a release matches its certificate, and that the certificate proves its guarantee.
 
     The proof is recomputed from the numbers of the noise in the certificate. No file can show that the noise was
-    really drawn with them: see docs/release.md#what-verify-shows.
+    really drawn with them, or that the data was complete: see docs/reference/certificate.md for what is checked.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
