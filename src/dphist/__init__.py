@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from dphist.model import Budget, Contract, NeighbourCase, Noise, Plan, Proof
     from dphist.paper.certification import Certification, certify
-    from dphist.paper.figure import Frontier, frontier, tau_for_noise
     from dphist.planning.compare import Comparison, SumsComparison, compare, compare_sums
     from dphist.planning.explain import explain
     from dphist.planning.planner import plan
@@ -72,7 +71,6 @@ _HOMES = {
     ),
     "dphist.accounting.profile": ("delta_at", "epsilon_at", "profile"),
     "dphist.paper.certification": ("Certification", "certify"),
-    "dphist.paper.figure": ("Frontier", "frontier", "tau_for_noise"),
     "dphist.planning.compare": ("Comparison", "SumsComparison", "compare", "compare_sums"),
     "dphist.planning.planner": ("plan",),
     "dphist.model": ("Budget", "Contract", "NeighbourCase", "Noise", "Plan", "Proof"),
@@ -94,13 +92,13 @@ _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AlreadyRunning", "Budget", "Certification", "Check", "Comparison", "Contract", "DphistError", "Frontier",
+    "AlreadyRunning", "Budget", "Certification", "Check", "Comparison", "Contract", "DphistError",
     "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan", "Noise",
     "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Proof", "Release", "Series", "SeriesPlan",
     "Session", "Simulation", "SumsComparison", "Verification",
     "accounting", "certify", "chart", "check", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
-    "frontier", "ledger", "make_report", "opendp", "plan", "plan_series", "profile", "release",
-    "release_histogram", "series", "signatures", "simulate", "sketch", "tau_for_noise", "verify",
+    "ledger", "make_report", "opendp", "plan", "plan_series", "profile", "release",
+    "release_histogram", "series", "signatures", "simulate", "sketch", "verify",
 ]  # fmt: skip
 
 

@@ -54,15 +54,23 @@ def flag(name: str) -> str:
 class DphistError(Exception):
     """Base class of all errors that dphist raises.
 
-    A message marks each option that it names: "<--sign> needs <--output>". `str` shows them as keyword arguments,
-    and `with_flags` as flags, for the command line, which also prints `example`.
+    `str` gives the message with options as keyword arguments, `with_flags` with flags, as the command line prints
+    it.
 
     If a release fails after it was booked in a ledger, `booking` holds what stays spent: ledger_file, ledger,
     dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is the
     result: `error.release.write(NAME)` writes it elsewhere without a new booking. Other exceptions, such as
     KeyboardInterrupt, get both attributes as well.
+
+    >>> import dphist
+    >>> try:
+    ...     dphist.plan(epsilon=-1, delta=1e-6)
+    ... except dphist.InvalidParameter as error:
+    ...     print(error)
+    epsilon must be greater than zero, not -1
     """
 
+    # A message marks each option that it names: "<--sign> needs <--output>". `example` is for the command line.
     booking: JsonObject | None = None
     release: Any = None
     example: str = ""

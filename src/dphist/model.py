@@ -94,7 +94,7 @@ class SumNoise:
 
 # How a top-k step releases the (k+1)-th largest count, which it subtracts: not at all; with the opposite of the
 # shared noise, which then cancels in the counts; or with independent noise, as in the paper.
-OffsetRule = Literal["none", "opposite", "independent"]
+OffsetRule = Literal["opposite", "independent", "none"]
 OFFSET_RULES: Final[tuple[OffsetRule, ...]] = get_args(OffsetRule)
 
 # Below this, sums of discrete draws are too far from discrete Gaussians.
@@ -211,9 +211,13 @@ class _Family:
 
 @dataclass(frozen=True)
 class Noise(_Family):
-    """Idealised normal noise: `sigma` for each count, `sigma_shared` for all counts alike, threshold 1 + `tau`.
+    """Idealised normal noise, as the paper analyses it. Releases draw discrete noise.
 
-    `extra` is the squared move of all sums when one count changes, in units of the count's own squared move.
+    Args:
+        sigma: Standard deviation of the noise of each count.
+        sigma_shared: Standard deviation of the noise that all counts share; 0 for none.
+        tau: The threshold minus one.
+        extra: Squared move of all sums when one count changes, in units of the count's own squared move.
     """
 
     kind: ClassVar[str] = "continuous"
@@ -256,6 +260,7 @@ class Noise(_Family):
 
     @property
     def mechanism(self) -> str:
+        """The kind: "csh" with shared noise, "gshm" without."""
         return "csh" if self.sigma_shared > 0.0 else "gshm"
 
     def half_width(self, outside: float, quantile: float) -> float:  # noqa: ARG002
@@ -656,7 +661,12 @@ class RoundsNoise(_Family):
 
 @dataclass(frozen=True)
 class Budget:
-    """The guarantee: (epsilon, delta)-differential privacy for adding or removing one user."""
+    """The guarantee: (epsilon, delta)-differential privacy for adding or removing one user.
+
+    Args:
+        epsilon: Privacy loss ε, above 0 and at most 800.
+        delta: Probability that the ε guarantee may fail, above 0 and below 1.
+    """
 
     epsilon: float
     delta: float
@@ -676,7 +686,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Contract:
-    """Public bounds that hold for every dataset: non-zero counts in total, and items per user."""
+    """Public bounds that hold for every dataset. At least one is given.
+
+    Args:
+        max_nonzero: The most non-zero counts of any dataset.
+        max_items_per_user: The most counts that one user contributes to.
+    """
 
     max_nonzero: int | None = None
     max_items_per_user: int | None = None
@@ -709,13 +724,19 @@ class Contract:
         return math.inf if self.max_nonzero is None else float(self.max_nonzero)
 
 
-FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
 
 
 @dataclass(frozen=True)
 class NeighbourCase:
-    """A class of neighbouring datasets: j counts in both (s of them changed by one), r in only one."""
+    """A class of neighbouring datasets, which differ by one user. The proof names the worst one.
+
+    Attributes:
+        shared: j, the counts that are above zero in both datasets; infinite if unbounded.
+        new: r, the counts that are above zero only with the user.
+        changed: s, those of the shared counts that the user changes by one.
+        direction: "add" or "remove" the user, or "either".
+    """
 
     shared: float
     new: int
@@ -743,6 +764,13 @@ class Proof(Listing):
     computed. For continuous noise it is the largest of three: a user with only new counts, one without, and
     `binding_case`. For noise on a lattice it is a user with only new counts, and may be far below the true delta;
     there `binding_case` is the worse of the two pure classes, and a mixture may be worse than both.
+
+    Attributes:
+        epsilon: The ε at which δ was computed.
+        delta: Rigorous upper bound of δ.
+        analysis: The analysis that proved it.
+        binding_case: The worst neighbours, see `NeighbourCase`.
+        delta_lower: The δ of some neighbours, as described above.
     """
 
     title: ClassVar[str] = "Proof"
@@ -779,6 +807,15 @@ class Plan(Listing):
 
     Counts below `lower_threshold`, which does not depend on the data, are removed before noise is added. The noise
     is for counts that start at 1, so `lower_threshold` - 1 is subtracted first and added back afterwards.
+
+    Attributes:
+        budget: The ε and δ that the plan is certified for.
+        contract: The public bounds that it relies on.
+        noise: The exact numbers of its noise.
+        analysis: The analysis that determined it.
+        proof: The computed δ, at most that of the budget.
+        notes: What is unusual about the plan, as sentences.
+        lower_threshold: Counts below it are removed before noise is added.
     """
 
     title: ClassVar[str] = "Plan"
@@ -841,6 +878,7 @@ class Plan(Listing):
 
     @property
     def sums(self) -> tuple[SumNoise, ...]:
+        """The noise of each sum and vector."""
         return self.noise.sums
 
     @property

@@ -15,11 +15,13 @@ from dphist.releasing.histogram import release_histogram
 if TYPE_CHECKING:
     from opendp.mod import Domain, Measurement, Metric
 
+__all__ = ["as_measurement", "input_domain", "input_metric"]
+
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
 
 def as_measurement(
-    plan: Plan, *, measure: Measure = "approximate-dp", promise_max_nonzero: bool = False
+    plan: Plan, *, measure: Measure = "approximate-dp", guarantee_max_nonzero: bool = False
 ) -> Measurement:
     """A measurement on histograms {item: count} whose distance is a number of users.
 
@@ -27,6 +29,23 @@ def as_measurement(
     `dphist.release_histogram`, the caller guarantees that one user changes only as many counts as the plan allows,
     each by one. The privacy map gives the plan's (epsilon, delta), or its approximate zCDP, for one user, and
     raises an error for more than one.
+
+    >>> import dphist
+    >>> import opendp.prelude as dp
+    >>> dp.enable_features("contrib", "honest-but-curious")
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> measurement = dphist.opendp.as_measurement(plan)
+    >>> print(measurement.map(1))
+    (1.0, 1e-06)
+
+    Args:
+        plan: The plan, without sums, rounds or a public list.
+        measure: "approximate-dp" or "approximate-zcdp".
+        guarantee_max_nonzero: As for `dphist.release_histogram`.
+
+    Raises:
+        InvalidParameter: The plan is of another kind, or OpenDP's features are not enabled.
+        MissingExtra: The extra `opendp` is not installed.
     """
     dp = _opendp()
     plan = certify_again(plan)
@@ -34,7 +53,7 @@ def as_measurement(
         raise InvalidParameter(
             "plans in rounds, for a public list of items or with sums work only with dphist.release"
         )
-    nonzero_rule(plan, promised=promise_max_nonzero)
+    nonzero_rule(plan, promised=guarantee_max_nonzero)
     if one_of("measure", measure, get_args(Measure)) == "approximate-dp":
         output_measure, loss = dp.approximate(dp.max_divergence()), (plan.budget.epsilon, plan.budget.delta)
     else:
@@ -44,7 +63,7 @@ def as_measurement(
     def function(histogram: Mapping[str, int]) -> dict[str, float]:
         counts = {item: count for item, count in histogram.items() if count > 0}
         released = release_histogram(
-            list(counts), list(counts.values()), plan, promise_max_nonzero=promise_max_nonzero
+            list(counts), list(counts.values()), plan, guarantee_max_nonzero=guarantee_max_nonzero
         )
         return dict(zip(released.items, released.counts.tolist(), strict=True))
 
@@ -60,7 +79,7 @@ def as_measurement(
 
 
 def input_domain() -> Domain:
-    """Histograms: maps from items to integer counts."""
+    """The domain of histograms: maps from items to integer counts. For OpenDP's contexts and compositors."""
     dp = _opendp()
     domain: Domain = dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T=dp.i64))
     return domain

@@ -29,16 +29,24 @@ def _remove_folder(folder: str, owner: int) -> None:
 class Session(Grid):
     """One input with its column of users, and a total budget for all releases from it.
 
-    Every release is booked before its noise is drawn; one that does not fit raises `OverBudget`. The bookings are
-    in the file `ledger` under the name `dataset`, or else in a temporary file, so that the total covers this
-    session only. An existing dataset keeps its total and its accounting; `epsilon` and `delta` are for a new one.
+    Every release is booked before its noise is drawn; one that does not fit raises `OverBudget`.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
     >>> session = dphist.Session(log, user="user", epsilon=3, delta=1e-6)
     >>> found = session.release(item="query", epsilon=1, delta=1e-7, max_items_per_user=1)
-    >>> len(session.account.bookings)
-    1
+    >>> print(len(session.account.bookings), "booked; remaining:", session.remaining)
+    1 booked; remaining: about 2 more releases like the last one, or one with epsilon up to 2
+
+    Args:
+        input: The events, in any form that `dphist.release` reads.
+        user: Column that identifies the user.
+        epsilon: Total ε of all releases. Left out for a dataset that exists: it keeps its total.
+        delta: Total δ of all releases, likewise.
+        ledger: File of the ledger; without it, a temporary one, so that the total covers this session only.
+        dataset: With `ledger`: the name of the dataset.
+        accounting: How releases add up, as for `dphist.ledger.Ledger.init`.
+        **options: Options of `dphist.release` that all releases share, such as `where` or `table`.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("item", "epsilon", "delta", "written to")
@@ -55,7 +63,6 @@ class Session(Grid):
         accounting: str | None = None,
         **options: Any,
     ) -> None:
-        """`options` are those of `dphist.release` that all releases share, such as `where` or `table`."""
         if (ledger is None) != (dataset is None):
             raise InvalidParameter("ledger and dataset go together: a ledger has a budget for each dataset")
         if (epsilon is None) != (delta is None):
@@ -101,7 +108,7 @@ class Session(Grid):
         return self._ledger.account(self._dataset)
 
     def release(self, **options: Any) -> Release:
-        """`dphist.release` of the session's events, with these options; raises `OverBudget` if it does not fit."""
+        """`dphist.release` of the events, with these `options`; raises `OverBudget` if it does not fit."""
         for name in ("ledger", "dataset", *self._given):
             if name in options:
                 raise InvalidParameter(f"{name} is fixed for the session: pass it to dphist.Session")

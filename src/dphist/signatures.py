@@ -23,6 +23,8 @@ from dphist.files import PathLike, checked_path, open_regular
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+__all__ = ["make_key"]
+
 SIGNATURE: Final = "signature"
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
 _ALGORITHM: Final = "ed25519"
@@ -61,9 +63,19 @@ def _encode_signature(public: bytes, value: bytes) -> dict[str, str]:
 
 
 def make_key(path: PathLike) -> str:
-    """Write a new private key to `path` and its public key to `path`.pub; returns the key's fingerprint.
+    """Write a new Ed25519 key and its public key, and return the key's fingerprint.
 
-    Raises `OutputError` if one of the files exists.
+    >>> from pathlib import Path
+    >>> from dphist.signatures import make_key
+    >>> fingerprint = make_key("own.key")
+    >>> print(Path("own.key.pub").read_text().splitlines()[0])
+    -----BEGIN PUBLIC KEY-----
+
+    Args:
+        path: File for the private key, which only its owner can read; the public key is `path` with .pub.
+
+    Raises:
+        OutputError: One of the files exists. Keys are never replaced.
     """
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

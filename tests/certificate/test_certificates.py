@@ -50,18 +50,28 @@ ALLOWED = {
     "dphist.display", "dphist.errors", "dphist.files", "dphist.model", "dphist.objects", "dphist.signatures",
 }  # fmt: skip
 LOADED = """
+import ast
 import sys
 from pathlib import Path
 from dphist.__main__ import main
+
+def lines_of_code(path):
+    text = Path(path).read_text()
+    lines = {n for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
 try:
     main()
 finally:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "dphist":
-            lines = len(Path(module.__file__).read_text().splitlines())
-            print(name, lines, file=sys.stderr)
+            print(name, lines_of_code(module.__file__), file=sys.stderr)
 """
-MOST_LINES = 6520
+# Of code, without docstrings, comments and empty lines.
+MOST_LINES = 4420
 
 
 def test_verify_loads_nothing_that_plans_draws_counts_or_writes() -> None:

@@ -150,13 +150,13 @@ def test_a_promised_bound_is_a_condition(tmp_path: Path, cap: int | None) -> Non
     """Without the bound, delta of the first plan would be five times as large, and of the second 4,000 times."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=100, max_items_per_user=cap)
     path = tmp_path / "out.csv"
-    written = dphist.release_histogram(["tea"], [900], plan, promise_max_nonzero=True).write(path)
+    written = dphist.release_histogram(["tea"], [900], plan, guarantee_max_nonzero=True).write(path)
     assert "no possible dataset has more than 100 items" in written.guarantee
     assert "max-nonzero" in written.document()["caveats"]
     assert dphist.verify(path).verified
 
     def unpromised(document: dict[str, Any]) -> None:
-        del document["request"]["promise-max-nonzero"]
+        del document["request"]["guarantee-max-nonzero"]
         document["guarantee"]["conditions"].remove("max-nonzero")
 
     assert not forged(path, unpromised).verified

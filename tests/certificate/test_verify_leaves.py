@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from generator.certificates import is_declared
 
 import dphist
 from dphist.certificate.reading import read_release
@@ -198,3 +199,5 @@ def test_every_entry(every: bool, name: str, tmp_path: Path) -> None:
     document = json.loads(Path(f"{path}.certificate.json").read_text())
     found = passed(path, document, every=every)
     assert {("dphist",), ("output", "name")} <= {place for place, _ in found}, "statements can be anything"
+    for place, _ in found:
+        assert is_declared(*map(str, place)), f"docs/reference/certificate.md calls {place} checked"

@@ -48,6 +48,7 @@ import pyarrow.feather
 import pyarrow.parquet
 
 import dphist
+from dphist.paper.figure import frontier, tau_for_noise
 
 # Keys of golden.json that have another name today: {"old": "new"}.
 RENAMED_KEYS: dict[str, str] = {}
@@ -372,9 +373,9 @@ COMMANDS = (
     "profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5",
     "profile --sigma 30 --gamma 4 --tau 165 --max-nonzero 20 --epsilon 0.1 --epsilon 3 --delta 1e-4",
     "simulate --zipf 1.1,1000,500 --epsilon 1 --delta 1e-6 --limits 1,4,16 --tops 10",
-    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --limits 2,8 --tops 100 --for keys",
+    "simulate --zipf 1.3,100000,50000,5 --epsilon 0.5 --delta 1e-7 --limits 2,8 --tops 100 --goal keys",
     "simulate --from events.csv --user user --item item --epsilon 1 --delta 1e-6 --limits 1,2,3 --tops 5 "
-    "--for mass",
+    "--goal mass",
     "simulate --from events.parquet --user user --item item --item country --where \"country <> 'at'\" "
     "--epsilon 2 --delta 1e-5 --limits 2,6 --tops 20",
 )
@@ -437,9 +438,9 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "compare_sums": lambda: dphist.compare_sums(
         epsilon=1, delta=1e-6, max_items_per_user=20, sums=[(0, 5), (1, 9)]
     ),
-    "frontier": lambda: dphist.frontier(epsilon=0.35, delta=1e-5, max_nonzero=10, analysis="exact", points=8),
+    "frontier": lambda: frontier(epsilon=0.35, delta=1e-5, max_nonzero=10, analysis="exact", points=8),
     "tau_for_noise": lambda: [
-        dphist.tau_for_noise(epsilon=0.35, delta=1e-5, max_nonzero=10, sigma=sigma, sigma_shared=sigma / 2)
+        tau_for_noise(epsilon=0.35, delta=1e-5, max_nonzero=10, sigma=sigma, sigma_shared=sigma / 2)
         for sigma in (21, 30, 50)
     ],
     "delta_at": lambda: [dphist.delta_at(a_plan(max_nonzero=50), epsilon) for epsilon in (0.1, 0.5, 2)],
@@ -509,7 +510,7 @@ RELEASES = (
     f"events.parquet {BUDGET} --max-nonzero 200 --sum amount:0:100",
     f"events.parquet {BUDGET} --top 5 --offset independent",
     f"events.parquet {BUDGET} --top 5 --offset none",
-    f"events.parquet {BUDGET} --top 8 --no-offset --standard-error",
+    f"events.parquet {BUDGET} --top 8 --offset none --standard-error",
     f"events.parquet {BUDGET} --top 8 --mean rating:1:6 --weight 0.4",
     f"events.parquet {BUDGET} --top 20 --max-items-per-user 2",
     f"events.parquet {BUDGET} --items items.csv",
@@ -533,10 +534,10 @@ HISTOGRAMS = {
     "release_histogram, items of a user": histogram({"max_items_per_user": 10}),
     "release_histogram, Laplace": histogram({"max_items_per_user": 1, "mechanism": "laplace"}),
     "release_histogram, non-zero counts": histogram({"max_nonzero": 20}),
-    "release_histogram, non-zero counts promised": histogram({"max_nonzero": 60}, promise_max_nonzero=True),
+    "release_histogram, non-zero counts promised": histogram({"max_nonzero": 60}, guarantee_max_nonzero=True),
     "release_histogram, top-k": histogram({"top": 15}, batch_size=7),
     "release_histogram, both bounds": histogram(
-        {"max_nonzero": 60, "max_items_per_user": 20}, promise_max_nonzero=True
+        {"max_nonzero": 60, "max_items_per_user": 20}, guarantee_max_nonzero=True
     ),
 }
 

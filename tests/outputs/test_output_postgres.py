@@ -247,19 +247,19 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     own: dict[str, Any] = {"public_key": tmp_path / "own.pub"}
     for table, count in (("january", 900), ("february", 500)):
         release = dphist.release_histogram(["tea"], [count], plan)
-        release.write(address, table=table, certificate=sealed(table), sign=tmp_path / "own")
+        release.write(address, output_table=table, certificate=sealed(table), sign=tmp_path / "own")
         assert verified(table, table, **own).verified
     assert not verified("january", "february", **own).verified
     sealed("february").rename(sealed("january"))
     assert verified("february", "january").verified
     assert "has the name 'january'" in verified("february", "january", **own).problems[0]
     dphist.release_histogram(["tea"], [90_000], plan).write(
-        address, table="january", certificate=sealed("january"), sign=tmp_path / "other", force=True
+        address, output_table="january", certificate=sealed("january"), sign=tmp_path / "other", force=True
     )
     assert verified("january", "january", **own).signature == "other key"
     assert not verified("january", "january", **own).verified
     with pytest.raises(InvalidParameter, match=r"must be NAME\.certificate\.json"):
-        release.write(address, table="march", certificate=tmp_path / "march.json", sign=tmp_path / "own")
+        release.write(address, output_table="march", certificate=tmp_path / "march.json", sign=tmp_path / "own")
 
 
 def test_a_run_with_an_id(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import importlib
 
 import pytest
 
@@ -29,9 +28,8 @@ def test_every_exception_is_public_and_a_dphist_error() -> None:
     assert issubclass(dphist.MissingExtra, ImportError)
 
 
-@pytest.mark.parametrize("module", ["dphist", "dphist.planning.planner", "dphist.releasing.histogram"])
-def test_docstring_examples(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(module))
+def test_the_example_of_the_package() -> None:
+    result = doctest.testmod(dphist)
     assert result.attempted > 0
     assert result.failed == 0
 

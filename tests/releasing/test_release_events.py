@@ -122,7 +122,7 @@ def test_an_enforced_bound_subtracts_the_next_count() -> None:
     assert near(found, {"large": 4000})
     assert "max-nonzero" not in found.document()["guarantee"]["conditions"]
     assert "reduced" in found.document()["caveats"]
-    assert any("the count of rank 4 was subtracted from all" in note for note in found.not_covered)
+    assert any("the count of rank 4 was subtracted from all" in note for note in found.caveats)
 
 
 @pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])
@@ -160,7 +160,7 @@ def test_a_histogram_is_cut_to_its_bound_for_all_noise(mechanism: Any) -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
     names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
     assert len(dphist.release_histogram(names, counts, plan)) == 0
-    assert len(dphist.release_histogram(names, counts, plan, promise_max_nonzero=True)) == 0
+    assert len(dphist.release_histogram(names, counts, plan, guarantee_max_nonzero=True)) == 0
     assert len(dphist.release_histogram(names[:3], counts[:3], plan)) == 3
 
 

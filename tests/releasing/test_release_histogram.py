@@ -366,7 +366,7 @@ def test_a_stream_for_one_reading_is_refused_before_it_is_read() -> None:
     reader = pa.table({"item": [1], "count": [10**5]}).to_reader()
     with pytest.raises(InvalidParameter, match="only once"):
         release_histogram(reader, plan=CSH)
-    assert release_histogram(reader, plan=CSH, promise_max_nonzero=True).items.to_pylist() == [1]
+    assert release_histogram(reader, plan=CSH, guarantee_max_nonzero=True).items.to_pylist() == [1]
 
 
 def test_batches_that_change_between_readings_are_refused() -> None:
@@ -382,12 +382,12 @@ def test_batches_that_change_between_readings_are_refused() -> None:
 
 def test_two_bounds_need_a_promise_because_top_k_would_break_one() -> None:
     """After a top-k step one user with one item can change every count, which a plan with both bounds excludes."""
-    with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
+    with pytest.raises(InvalidParameter, match="guarantee_max_nonzero"):
         release_histogram([1], [10**5], BOTH)
-    assert release_histogram([1], [10**5], BOTH, promise_max_nonzero=True).items == ["1"]
+    assert release_histogram([1], [10**5], BOTH, guarantee_max_nonzero=True).items == ["1"]
     many = np.arange(1001)
-    assert len(release_histogram(many[:1000], np.full(1000, 10**6), BOTH, promise_max_nonzero=True)) == 1000
-    assert len(release_histogram(many, np.full(1001, 10**6), BOTH, promise_max_nonzero=True)) == 0
+    assert len(release_histogram(many[:1000], np.full(1000, 10**6), BOTH, guarantee_max_nonzero=True)) == 1000
+    assert len(release_histogram(many, np.full(1001, 10**6), BOTH, guarantee_max_nonzero=True)) == 0
 
 
 def test_seeded_releases_are_marked_as_not_private() -> None:
@@ -591,7 +591,7 @@ def test_shared_noise_relies_on_max_nonzero_even_where_its_certificate_does_not(
     # Its certificate holds without max_nonzero too, so it alone would not ask for a promise.
     assert certificate_of(generous.noise, Contract(None, 2), generous.budget).delta <= 1e-3
     assert nonzero_rule(generous, promised=True) is Nonzero.PROMISED, "max_nonzero is not enforced"
-    with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
+    with pytest.raises(InvalidParameter, match="guarantee_max_nonzero"):
         nonzero_rule(generous, promised=False)
     without = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=50, max_items_per_user=2)
     assert without.sigma_shared == 0

@@ -125,7 +125,7 @@ def test_certificates_state_totals_and_verify(folder: Path, output: str) -> None
     document = json.loads(certificate_of(path).read_text())
     assert document["request"]["total"] == ["country"]
     assert "totals" in document["caveats"]
-    (sentence,) = (text for text in result.not_covered if "total = true" in text)
+    (sentence,) = (text for text in result.caveats if "total = true" in text)
     assert "values of country together" in sentence
     assert read_back(path).table.column("total").to_pylist() == result.columns[2].to_pylist()  # type: ignore[union-attr]
 

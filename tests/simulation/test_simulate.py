@@ -208,7 +208,7 @@ def test_default_limits() -> None:
         ({"zipf": "1,1e9,10"}, "at most 100,000,000 items"),
         ({"zipf": "1,10,10,9"}, "at least 1 item"),
         ({"zipf": "1,10,10", "user": "u"}, "synthetic data has no 'user'"),
-        ({"zipf": "1,1000,10", "goal": "all"}, "goal must be 'counts' or 'keys' or 'mass', not 'all'"),
+        ({"zipf": "1,1000,10", "goal": "all"}, "goal must be 'accuracy' or 'keys' or 'mass', not 'all'"),
         ({"zipf": "1,1000,10", "limits": [0]}, "each of the limits"),
         ({"zipf": "1,1000,10", "tops": [True]}, "each of the tops"),
         ({"source": "x.csv", "user": "u"}, "give the column of the item with item"),
@@ -254,7 +254,7 @@ ZIPF = ("--zipf", "1.1,1000,5000", "--limits", "1,4", "--tops", "10")
 
 
 def test_the_command_starts_with_the_notice_and_ends_with_the_recommendation() -> None:
-    shown = run(*ZIPF, "--for", "keys")
+    shown = run(*ZIPF, "--goal", "keys")
     assert shown.startswith(NOTICE)
     assert shown.split("\n\n")[-1].startswith("Choose --")
     assert "it releases the most items" in " ".join(shown.split())
@@ -267,7 +267,7 @@ def test_json_of_the_command(tmp_path: Path) -> None:
     pq.write_table(log.table, path)
     options = ("--limits", "2,5", "--tops", "", "--json")
     data = json.loads(run("--from", str(path), "--user", "user", "--item", "item", *options))
-    assert (data["private"], data["notice"], data["for"]) == (False, NOTICE, "counts")
+    assert (data["private"], data["notice"], data["goal"]) == (False, NOTICE, "accuracy")
     assert (data["population"]["name"], data["population"]["pairs"]) == ("public.parquet", log.users.size)
     limits = ["--max-items-per-user 2", "--max-items-per-user 5"]
     assert [one["option"] for one in data["candidates"]] == ["--goal accuracy", "--goal keys", *limits]

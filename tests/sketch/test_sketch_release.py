@@ -67,7 +67,7 @@ def test_plans_that_hold_are_released_written_and_verified(
     document = found.document()
     assert document["guarantee"]["conditions"] == ["one-update-per-user"]
     assert "provided that every user came in one update of one sketch" in found.guarantee
-    assert any("sketch with 20 counters" in note for note in found.not_covered)
+    assert any("sketch with 20 counters" in note for note in found.caveats)
     assert document["request"]["sketch"] == "misra-gries"
     assert document["request"]["sketch-size"] == K
     assert ("offset" in document["request"]) == found.plan.releases_offset
@@ -102,7 +102,7 @@ def test_a_changed_plan_is_refused(sketch: MisraGries) -> None:
 def test_a_seed_repeats_and_is_not_private(sketch: MisraGries, tmp_path: Path) -> None:
     plan = planned(top=K)
     again = MisraGries.from_bytes(sketch.to_bytes())
-    one, other = (made.release(plan, seed=4, rounded=True, count_name="users") for made in (sketch, again))
+    one, other = (made.release(plan, seed=4, round=True, count_name="users") for made in (sketch, again))
     assert one.to_arrow().equals(other.to_arrow())
     assert not one.private
     assert "NOT PRIVATE" in repr(one)
@@ -114,8 +114,8 @@ def test_a_seed_repeats_and_is_not_private(sketch: MisraGries, tmp_path: Path) -
     )
     with pytest.raises(InvalidParameter, match="different names"):
         sketch.release(plan, count_name="item")
-    with pytest.raises(InvalidParameter, match="rounded must be"):
-        sketch.release(plan, rounded=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="round must be"):
+        sketch.release(plan, round=1)  # type: ignore[arg-type]
 
 
 def test_nothing_is_booked_for_an_output_that_cannot_be_written(sketch: MisraGries, tmp_path: Path) -> None:

@@ -57,9 +57,20 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
     For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2). For rounds it is
     that of the worse group of users.
 
+    The result has `rho` and `delta`, which both add up over releases.
+
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
     the conditioned noise is derived in docs/theory/accounting.md.
+
+    >>> import dphist
+    >>> from dphist.accounting import zcdp_of_plan
+    >>> cost = zcdp_of_plan(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20))
+    >>> print(f"rho {cost.rho:.4f}, delta {cost.delta:.2e}")
+    rho 0.0280, delta 9.97e-07
+
+    Args:
+        plan: The plan.
     """
     curve = renyi_of_plan(plan)
     if curve.log_rest == 0.0:
@@ -73,8 +84,19 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
 
         a D/2  without shared noise;   a D/2 - a/(a-1) log(1 - delta0)  with it
 
+    The result has `epsilon(order)`, the Renyi epsilon, and `delta`.
+
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
     Source: as for `zcdp_of_plan`.
+
+    >>> import dphist
+    >>> from dphist.accounting import renyi_of_plan
+    >>> curve = renyi_of_plan(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20))
+    >>> print(f"order 8: epsilon {curve.epsilon(8):.4f}, except with probability {curve.delta:.2e}")
+    order 8: epsilon 0.2241, except with probability 9.97e-07
+
+    Args:
+        plan: The plan.
     """
     return renyi_of_noise(plan.noise, plan)
 

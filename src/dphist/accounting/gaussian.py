@@ -22,8 +22,19 @@ def gaussian_of_plan(plan: Plan) -> GaussianCost:
     and the rounding counts as an event. A Laplace count moved by one is a randomised response, and so are all of
     a user's together; the smaller cost counts.
 
+    The result has `squared`, the squared move of normal noise, and `event`, a delta; both add up over releases.
+
     Guarantee: an upper bound of the squared move, and of the events, by the exact rationals of the plan.
     Source: docs/theory/accounting.md.
+
+    >>> import dphist
+    >>> from dphist.accounting import gaussian_of_plan
+    >>> cost = gaussian_of_plan(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20))
+    >>> print(f"mu^2 {float(cost.squared):.4f}, event {cost.event:.2e}")
+    mu^2 0.0560, event 9.97e-07
+
+    Args:
+        plan: The plan.
     """
     return cost_of_noise(plan.noise, plan)
 

@@ -78,7 +78,12 @@ class Profile:
     """Upper bounds (epsilon, delta) of a mechanism, convex in e^epsilon, for adding and for removing a user.
 
     Between two points the chord in e^epsilon is the bound, after the last point its delta, below zero the mirror
-    image delta(-e) = 1 - e^(-e) + e^(-e) delta(e). All epsilons should be multiples of `interval`.
+    image delta(-e) = 1 - e^(-e) + e^(-e) delta(e).
+
+    Args:
+        epsilons: The ε of the points, rising from 0 or more.
+        deltas: The δ of the points, falling.
+        interval: All ε should be multiples of it.
     """
 
     epsilons: tuple[float, ...]
@@ -98,7 +103,7 @@ class Profile:
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[float, float]], *, interval: float = INTERVAL) -> Profile:
-        """The lowest convex chain through upper bounds of one mechanism's deltas.
+        """The lowest convex chain through `points`, upper bounds of one mechanism's deltas; `interval` as above.
 
         Guarantee: never below the truth, which is convex and below each point, hence below all chords.
         """
@@ -127,7 +132,7 @@ class Profile:
         return self.deltas[-1]
 
     def delta(self, epsilon: float) -> float:
-        """Upper bound of delta at any epsilon, also below zero."""
+        """Upper bound of delta at any `epsilon`, also below zero."""
         if epsilon < 0.0:
             return min(1.0, -math.expm1(epsilon) + math.exp(epsilon) * self.delta(-epsilon))
         if epsilon >= self.epsilons[-1]:
@@ -173,6 +178,16 @@ def profile_of_plan(plan: Plan, *, excess: float = EXCESS) -> Profile:
 
     Guarantee: never below the truth, at any epsilon. Within `excess` of the certificates, relative to them or to a
     thousandth of the plan's delta, except within one step (1e-4 at epsilon 1) of a kink.
+
+    >>> import dphist
+    >>> from dphist.accounting import profile_of_plan
+    >>> profile = profile_of_plan(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20))
+    >>> print(f"{profile.delta(0.5):.2e}")
+    1.89e-03
+
+    Args:
+        plan: The plan.
+        excess: How far chords may lie above the certified points, relatively.
     """
     return _profile(plan, positive_number("excess", excess))
 
@@ -269,7 +284,17 @@ def _flat_from(delta: Callable[[float], float], target: float, start: float, int
 
 
 def delta_at(plan: Plan | GivenNoise, epsilon: float) -> float:
-    """delta at epsilon, which may be 0, of a fixed plan: a certified upper bound."""
+    """Certified upper bound of delta at another epsilon, for a fixed plan.
+
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> print(f"{dphist.delta_at(plan, 0.5):.2e}")
+    1.89e-03
+
+    Args:
+        plan: The plan.
+        epsilon: The ε, from 0 to 800.
+    """
     number = finite_number("epsilon", epsilon)
     if not 0.0 <= number <= LARGEST_EPSILON:
         raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
@@ -279,7 +304,17 @@ def delta_at(plan: Plan | GivenNoise, epsilon: float) -> float:
 def epsilon_at(plan: Plan | GivenNoise, delta: float) -> float:
     """The least epsilon, up to rounding, at which a fixed plan is certified for delta.
 
-    Raises `NotPrivate` if no epsilon is enough: new counts pass the threshold with a larger probability.
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> print(f"{dphist.epsilon_at(plan, 1e-5):.4f}")
+    0.8725
+
+    Args:
+        plan: The plan.
+        delta: The δ.
+
+    Raises:
+        NotPrivate: No ε is enough: new counts pass the threshold with a larger probability.
     """
     target = Budget(1.0, delta).delta
     floor = delta_at(plan, LARGEST_EPSILON)
@@ -305,7 +340,17 @@ def epsilon_at(plan: Plan | GivenNoise, delta: float) -> float:
 
 
 def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
-    """The privacy profile as (epsilon, certified delta) pairs."""
+    """The privacy profile as (epsilon, certified delta) pairs.
+
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> print([(epsilon, f"{delta:.1e}") for epsilon, delta in dphist.profile(plan, [0.5, 1, 2])])
+    [(0.5, '1.9e-03'), (1.0, '1.0e-06'), (2.0, '1.0e-06')]
+
+    Args:
+        plan: The plan.
+        epsilons: Where to compute δ.
+    """
     return [(float(epsilon), delta_at(plan, epsilon)) for epsilon in epsilons]
 
 

@@ -34,7 +34,7 @@ def conditions_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
 
 def _relies_on_promise(plan: Plan, request: AnyRequest) -> bool:
     if isinstance(request, HistogramRequest):
-        return request.promise_max_nonzero
+        return request.guarantee_max_nonzero
     asked = request.max_nonzero is not None and not top_k_keeps(plan)
     return asked and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
 

@@ -92,7 +92,7 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     raise InvalidParameter(
         f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
         "together, and the top-k step that enforces the first would break the second: pass "
-        "promise_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of the bounds"
+        "guarantee_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of them"
     )
 
 
@@ -113,7 +113,7 @@ def is_difference(plan: Plan, request: AnyRequest) -> bool:
 
 def is_perhaps_reduced(plan: Plan, request: AnyRequest) -> bool:
     """Whether a count may have been subtracted from a histogram."""
-    unknown = isinstance(request, HistogramRequest) and not request.promise_max_nonzero and not plan.noise.public
+    unknown = isinstance(request, HistogramRequest) and not request.guarantee_max_nonzero and not plan.noise.public
     return unknown and not plan.releases_offset and top_k_keeps(plan)
 
 

@@ -244,7 +244,43 @@ class Recorded(
 
 
 class EventsRequest(Asked, Recorded, frozen=True, kw_only=True, tag="events"):
-    """Of user events. The input and the lists of items are names: folders, passwords and rows are not recorded."""
+    """User events, with the options of `dphist release`. Defaults, folders and passwords are not recorded.
+
+    Attributes:
+        kind: User events.
+        total: Item columns over which there are totals.
+        types: Of the columns: "text" in a frame, "fixed" if they were declared before, "none" in text files.
+        max_items_per_user: Limit on the items of one user; without one, items were found in rounds.
+        offset: With `top`: how the subtracted count is released.
+        max_nonzero: Public bound on the number of items.
+        lower_threshold: Counts below it were removed before noise was added.
+        sum: Sums, as COLUMN:LOW:HIGH or NAME=COLUMN:LOW:HIGH.
+        mean: Means, likewise.
+        vector: Vectors, as NAME=COLUMN,...:NORM.
+        round: Whether counts are whole numbers.
+        dataset: Dataset of the ledger that booked the release.
+
+    Declared:
+        input: Name of the input, or names; of a frame, its type.
+        user: Column of the users.
+        item: Columns that are counted: COLUMN, NAME=COLUMN or NAME=EXPRESSION. The name in the release is checked.
+        where: Condition for events that count.
+        table: Table of the input database.
+        query: Query for the input.
+        input_format: Format of the input, if it did not follow from its name.
+        encoding: Encoding of a CSV file, if it is not UTF-8.
+        delimiter: Character between columns of a CSV file, if it was given.
+        decimal: Decimal sign of a CSV file, if it is not a dot.
+        null_items: Whether a missing item counts as an item.
+        known: Name of a list of items that were public already.
+        items: Name of a public list of items, all of which are released. That there is one is checked.
+        mechanism: Kind of noise that was asked for.
+        goal: Whether rounds spent the budget on accurate counts or on finding items.
+        minimize: What the plan minimizes.
+        weight: Share of the budget for each sum and vector, if it was given.
+        interval: Level of confidence intervals and of margins. With a limit on users it is checked.
+        engine: Engine that counted, if it was given.
+    """
 
     input: Source
     user: Text
@@ -314,7 +350,13 @@ class _Counted:
 
 
 class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch"):
-    """Of a sketch of a stream."""
+    """A sketch of a stream.
+
+    Attributes:
+        kind: A sketch.
+        sketch: The kind of sketch.
+        sketch_size: Largest number of counters.
+    """
 
     sketch: Literal["misra-gries"]
     sketch_size: Count
@@ -328,13 +370,18 @@ class SketchRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="sketch")
 
 
 class HistogramRequest(_Counted, Recorded, frozen=True, kw_only=True, tag="histogram"):
-    """Of counts from elsewhere: nothing about them is recorded, but whether their bound was promised."""
+    """Counts from elsewhere: nothing about them is recorded.
+
+    Attributes:
+        kind: A histogram.
+        guarantee_max_nonzero: Whether the publisher guarantees the bound on non-zero counts.
+    """
 
     seed: ClassVar[None] = None
     offset: ClassVar[None] = None
     dataset: ClassVar[None] = None
     round: ClassVar[bool] = False
-    promise_max_nonzero: bool = False
+    guarantee_max_nonzero: bool = False
 
 
 AnyRequest = EventsRequest | SketchRequest | HistogramRequest

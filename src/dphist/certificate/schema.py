@@ -1,7 +1,8 @@
 """The schema of a certificate: what it states about a release, field by field.
 
-docs/certificate.md shows it as a JSON Schema. Numbers of the noise are whole steps and fractions, from which the
-proof is recomputed; the doubles beside them follow from these, and are for readers.
+Docstrings are the descriptions of docs/reference/certificate.md and of the JSON Schema. `verify` checks what is
+under *Attributes*; it can only repeat what is under *Declared*. Numbers of the noise are whole steps and
+fractions, from which the proof is recomputed; the doubles beside them follow from these, and are for readers.
 """
 
 from __future__ import annotations
@@ -64,6 +65,16 @@ def _fraction(text: str, largest: Fraction | int = LARGEST_VARIANCE) -> Fraction
 
 
 class Guarantee(Part, kw_only=True, frozen=True):
+    """What the release guarantees.
+
+    Attributes:
+        epsilon: Privacy loss ε.
+        delta: Probability that the ε guarantee may fail.
+        unit: What is protected: all events of one user.
+        neighbours: Datasets that are compared: with and without one user.
+        conditions: What only the publisher can ensure, as codes.
+    """
+
     epsilon: float
     delta: float
     unit: Literal["user"]
@@ -72,7 +83,16 @@ class Guarantee(Part, kw_only=True, frozen=True):
 
 
 class SumPart(Part, kw_only=True, frozen=True, omit_defaults=True):
-    """The noise of a sum, or of a vector with several columns; `sigma` is in units of the values."""
+    """The noise of a sum, or of a vector.
+
+    Attributes:
+        low: Least value of a user, as a fraction.
+        high: Largest value of a user.
+        sigma: Standard deviation of the noise, in units of the values.
+        reach_steps: Steps in half the range: the most by which one user moves the sum.
+        variance_steps: Variance of the noise in squared steps.
+        columns: More than 1 for a vector: its columns, each with noise of its own.
+    """
 
     low: SignedRatio
     high: SignedRatio
@@ -90,6 +110,19 @@ Sums = Annotated[tuple[SumPart, ...], Meta(max_length=64)]
 
 
 class _Law(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mechanism"):
+    """Noise.
+
+    Attributes:
+        mechanism: The kind of noise.
+        noise: The noise is drawn in whole steps.
+        sigma: Standard deviation of the noise of each count.
+        sigma_shared: Standard deviation of the noise that all counts share; 0 for none.
+        gamma: Variance of each count's own noise divided by that of the shared noise; null without.
+        total_noise: Standard deviation of a released count.
+        tau: The threshold minus the least count that gets noise; null without a threshold.
+        threshold: Counts above it are released, before an offset is added back.
+    """
+
     noise: Literal["discrete"]
     sigma: float
     sigma_shared: float
@@ -100,7 +133,14 @@ class _Law(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mecha
 
 
 class GaussianOfOne(_Law, kw_only=True, frozen=True, tag="gshm"):
-    """Gaussian noise for users with one item, in rounds."""
+    """Gaussian noise for users with one item, in rounds.
+
+    Attributes:
+        lattice: Steps for one user.
+        variance_steps: Variance of the noise in squared steps.
+        variance_shared_steps: 0: nothing is shared.
+        tau_steps: tau in steps.
+    """
 
     lattice: Lattice
     variance_steps: Ratio
@@ -113,7 +153,12 @@ class GaussianOfOne(_Law, kw_only=True, frozen=True, tag="gshm"):
 
 
 class LaplaceOfOne(_Law, kw_only=True, frozen=True, tag="laplace"):
-    """Laplace noise for users with one item, in rounds."""
+    """Laplace noise for users with one item, in rounds.
+
+    Attributes:
+        scale: Scale of the discrete Laplace noise, in users.
+        tau_steps: tau, in users.
+    """
 
     scale: Ratio
     tau_steps: Whole
@@ -123,7 +168,24 @@ class LaplaceOfOne(_Law, kw_only=True, frozen=True, tag="laplace"):
 
 
 class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="mechanism"):
-    """Budget, contract and noise of a plan. The subclasses have the exact numbers of one mechanism each."""
+    """Budget, contract and noise of a plan. The subclasses have the exact numbers of one mechanism each.
+
+    Attributes:
+        mechanism: The kind of plan.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
+        delta_certified: Proved δ, which verify recomputes from the exact numbers below.
+        max_nonzero: The most non-zero counts of any dataset; null without a bound.
+        max_items_per_user: The most counts that one user contributes to.
+        noise: The noise is drawn in whole steps.
+        sigma: Standard deviation of the noise of each count.
+        sigma_shared: Standard deviation of the noise that all counts share; 0 for none.
+        gamma: Variance of each count's own noise divided by that of the shared noise; null without.
+        total_noise: Standard deviation of a released count.
+        tau: The threshold minus the least count that gets noise; null without a threshold.
+        threshold: Counts above it are released, before an offset is added back; null without.
+        lower_threshold: Counts below it were removed before noise was added.
+    """
 
     epsilon: float
     delta: float
@@ -144,6 +206,17 @@ class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="m
 
 
 class _OnLattice(PlanPart, kw_only=True, frozen=True):
+    """Discrete Gaussian noise.
+
+    Attributes:
+        lattice: Steps for one user.
+        variance_steps: Variance of each count's own noise in squared steps.
+        variance_shared_steps: Variance of the shared noise; 0 for none.
+        tau_steps: tau in steps; null without a threshold.
+        offset: How the count of rank k + 1 is released that a top-k step subtracts.
+        sums: The noise of each sum and vector.
+    """
+
     lattice: Lattice
     variance_steps: Ratio
     variance_shared_steps: Ratio
@@ -181,7 +254,12 @@ class PublicPlan(_OnLattice, kw_only=True, frozen=True, tag="known-domain"):
 
 
 class LaplacePlan(PlanPart, kw_only=True, frozen=True, tag="laplace"):
-    """Laplace noise for each count, and a threshold."""
+    """Laplace noise for each count, and a threshold.
+
+    Attributes:
+        scale: Scale of the discrete Laplace noise, in users.
+        tau_steps: tau, in users.
+    """
 
     scale: Ratio
     tau_steps: Whole
@@ -191,7 +269,23 @@ class LaplacePlan(PlanPart, kw_only=True, frozen=True, tag="laplace"):
 
 
 class RoundsPlan(PlanPart, kw_only=True, frozen=True, tag="rounds"):
-    """Items are found in rounds with pooled evidence, and then measured."""
+    """Items are found in rounds with pooled evidence, and then measured. A draw with k parts has variance / k.
+
+    Attributes:
+        lattice: Steps for the full weight of one user.
+        variance_steps: Variance of a draw with one part of the budget, in squared steps.
+        parts_of_rounds: Parts of the budget for each round.
+        part_of_sizes: Parts for the numbers of users by found items.
+        part_of_measurement: Parts for the measurement.
+        thresholds_steps: For each round: the noisy weight above which an item is found, in steps.
+        growth: From the second round on, a user with n items weighs up to growth / sqrt(n) for each, and up to 1.
+        alone: The noise for users with one item, if they are a group of their own.
+        shared: Own variance over shared variance of the measurement; 0 for no shared noise.
+        sums: The noise of each sum and vector, for a limit of 1.
+
+    Declared:
+        cuts_steps: For each round but the last: the noisy weight below which an item is hopeless, and leaves.
+    """
 
     lattice: Lattice
     variance_steps: Ratio
@@ -225,7 +319,13 @@ def plan_part(plan: Plan) -> AnyPlan:
 class Counts(Part, kw_only=True, frozen=True):
     """How exact the counts are; in rounds each has a margin of its own, in a column beside it.
 
-    All counts are above `threshold`. `decimals` is null if counts are whole without rounding, or not rounded.
+    Attributes:
+        standard_error: Standard deviation of the noise of a count; null in rounds.
+        covariance: Covariance of two counts, by shared noise.
+        offset: The noisy count that a top-k step subtracted, which the counts include again; null without.
+        lower_threshold: Counts below it were removed before noise was added.
+        threshold: All counts are above it; null without a threshold.
+        decimals: Decimals of the counts; null if they are whole without rounding, or not rounded.
     """
 
     standard_error: float | None
@@ -239,10 +339,13 @@ class Counts(Part, kw_only=True, frozen=True):
 class Findings(Part, kw_only=True, frozen=True):
     """What a release in rounds shows besides its counts. All of it follows from noisy numbers.
 
-    `found` are the numbers of items that were known, found by users with one item, and found in each round.
-    `sizes` are the users by number of found items, in steps, up to the `bounds`; `limit` is that of the
-    measurement (0 without one), and `needed` the users with which an item has an even chance of being found.
-    `reason` says why margins may be too narrow, or is None.
+    Declared:
+        found: Items that were known, found by users with one item, and found in each round. Their sum is checked.
+        sizes: Noisy numbers of users by number of found items, in steps.
+        bounds: Up to how many found items each of these numbers goes.
+        limit: The most items of a user that the measurement counts; 0 without a measurement.
+        needed: Users with which an item has an even chance of being found.
+        reason: Why margins may be too narrow; null if they are not.
     """
 
     found: Annotated[tuple[Whole, ...], Meta(max_length=MOST_ROUNDS + 2)]
@@ -254,7 +357,16 @@ class Findings(Part, kw_only=True, frozen=True):
 
 
 class BookingPart(Part, kw_only=True, frozen=True):
-    """The entry of a ledger in which the release was booked before its noise was drawn."""
+    """The entry of a ledger in which the release was booked before its noise was drawn.
+
+    Attributes:
+        dataset: The dataset, as in the request.
+
+    Declared:
+        ledger: Id of the ledger.
+        entry: Number of the entry.
+        hash: Its hash: `dphist ledger show LEDGER --expect HASH` looks for it.
+    """
 
     ledger: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
     dataset: str
@@ -263,6 +375,21 @@ class BookingPart(Part, kw_only=True, frozen=True):
 
 
 class SumFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="sum"):
+    """How exact a sum is.
+
+    Attributes:
+        kind: A sum.
+        name: Name of the column in the release.
+        column: Column of the input.
+        low: Least value of a user; smaller ones are raised to it.
+        high: Largest value of a user; larger ones are lowered to it.
+        own_standard_error: Standard deviation of the noise of the sum around the middle of its range.
+        standard_error: Standard deviation of the noise of the sum.
+        covariance_with_count: Covariance of the sum and the count of the same item.
+        covariance_between_items: Covariance of the sums of two items.
+        bias_at_threshold: How far the sum is off on average if the count is at the threshold.
+    """
+
     name: str
     column: str
     low: float
@@ -275,6 +402,17 @@ class SumFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="sum"):
 
 
 class MeanFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="mean"):
+    """How exact the sum of a mean is.
+
+    Attributes:
+        kind: A mean.
+        name: Name of the column in the release.
+        column: Column of the input.
+        low: Least value of a user; smaller ones are raised to it.
+        high: Largest value of a user; larger ones are lowered to it.
+        own_standard_error: Standard deviation of the noise of the sum around the middle of its range.
+    """
+
     name: str
     column: str
     low: float
@@ -283,6 +421,16 @@ class MeanFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="mean"):
 
 
 class VectorFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="vector"):
+    """How exact a vector of sums is.
+
+    Attributes:
+        kind: A vector.
+        name: Name of the vector, with which its columns begin.
+        columns: Columns of the input.
+        norm: Largest Euclidean norm of a user's own vector; longer ones are shortened to it.
+        standard_error: Standard deviation of the noise of each column.
+    """
+
     name: str
     columns: tuple[str, ...]
     norm: float
@@ -290,7 +438,20 @@ class VectorFacts(Part, kw_only=True, frozen=True, tag_field="kind", tag="vector
 
 
 class Output(Part, kw_only=True, frozen=True, omit_defaults=True):
-    """The data. `sha256` is of a file's bytes, of the values of a database table, or of a folder's `files`."""
+    """The data.
+
+    Attributes:
+        kind: Its format.
+        sha256: Digest of a file's bytes, of the values of a database table, or of a folder's `files`.
+        files: Digest of each file of a folder.
+        columns: Names of the columns, in order.
+        rows: Number of rows.
+        escape_formulas: Whether text that a spreadsheet would run has a quote before it.
+
+    Declared:
+        name: Name of the file, folder or table. A signature holds for this name only.
+        types: Arrow types of the columns. Those of numbers are checked; in binary files, all are.
+    """
 
     name: str
     kind: str
@@ -307,13 +468,38 @@ class Output(Part, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Signature(Part, kw_only=True, frozen=True):
+    """Who signed: see docs/signatures.md.
+
+    Attributes:
+        algorithm: Ed25519.
+        public_key: The 32 bytes of the public key, in base64.
+        value: The 64 bytes of the signature, in base64.
+    """
+
     algorithm: Literal["ed25519"]
     public_key: str
     value: str
 
 
 class Statement(Part, kw_only=True, frozen=True):
-    """A certificate without the facts about its output, which follow when it is written."""
+    """A certificate without the facts about its output, which follow when it is written.
+
+    Attributes:
+        format: Format of the certificate.
+        private: False if the noise was made from a seed.
+        guarantee: What the release guarantees; null if it is not private.
+        caveats: What readers of the numbers easily overlook, as codes.
+        request: What was asked: user events, a sketch, or a histogram counted elsewhere.
+        plan: The mechanism and the exact numbers of its noise, which prove the guarantee.
+        counts: How exact the counts are.
+        findings: In rounds: what was found.
+        booking: The booking in a ledger, if there is one.
+        sums: With a limit on users: how exact sums, means and vectors are.
+
+    Declared:
+        dphist: Version of dphist.
+        created: Time of the release, in UTC.
+    """
 
     format: Annotated[str, Meta(pattern=f"^{FORMAT}$")]
     dphist: Version
@@ -334,6 +520,14 @@ class Statement(Part, kw_only=True, frozen=True):
 
 
 class Certificate(Statement, kw_only=True, frozen=True):
+    """The certificate of a release.
+
+    Attributes:
+        output: The data.
+        signature: Who signed data and certificate, if anyone did. `--public-key` says by whom it must be.
+        self_sha256: Digest of the certificate without this field.
+    """
+
     output: Output
     signature: Signature | UnsetType = UNSET
     self_sha256: Digest

@@ -12,7 +12,7 @@ from dphist.display import upper_figure
 from dphist.model import Plan
 
 # Conditions of a guarantee that only the publisher can ensure.
-_CONDITIONS: Final = {
+CONDITIONS: Final = {
     "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
     "item-types": "the types of the items do not depend on the data of any one user",
     "max-nonzero": "no possible dataset has more than {nonzero} items",
@@ -27,7 +27,7 @@ _CONDITIONS: Final = {
     "query": "the rows that the query returns for one user depend on that user alone",
 }
 # What readers of the numbers easily overlook.
-_CAVEATS: Final = {
+CAVEATS: Final = {
     "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
     "groups": "Groups: a household, or one person with two accounts, is more than one user.",
     "user-limit": (
@@ -83,7 +83,7 @@ def guarantee(plan: Plan, request: AnyRequest) -> str:
     """`guarantee_facts` as a sentence."""
     budget = plan.budget
     factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
-    conditions = ", and that ".join(_sentences(_CONDITIONS, conditions_of(plan, request), plan, request))
+    conditions = ", and that ".join(_sentences(CONDITIONS, conditions_of(plan, request), plan, request))
     return (
         f"This release is (epsilon = {budget.epsilon!r}, delta = {budget.delta!r})-differentially private at the "
         "user level: adding or removing all data of any one user changes the probability of any outcome by at "
@@ -94,19 +94,19 @@ def guarantee(plan: Plan, request: AnyRequest) -> str:
 
 def not_covered(plan: Plan, request: AnyRequest) -> list[str]:
     """All caveats of a release, as sentences."""
-    return _sentences(_CAVEATS, caveats_of(plan, request), plan, request)
+    return _sentences(CAVEATS, caveats_of(plan, request), plan, request)
 
 
 def caveats(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted caveats that hold, as sentences, in the order wanted."""
     codes = [code for code in wanted if code in caveats_of(plan, request)]
-    return _sentences(_CAVEATS, codes, plan, request)
+    return _sentences(CAVEATS, codes, plan, request)
 
 
 def conditions(plan: Plan, request: AnyRequest, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted conditions that the guarantee has, as sentences, in the order wanted."""
     codes = [code for code in wanted if code in conditions_of(plan, request)]
-    return [f"The guarantee assumes that {text}." for text in _sentences(_CONDITIONS, codes, plan, request)]
+    return [f"The guarantee assumes that {text}." for text in _sentences(CONDITIONS, codes, plan, request)]
 
 
 def _sentences(texts: Mapping[str, str], codes: Sequence[str], plan: Plan, request: AnyRequest) -> list[str]:

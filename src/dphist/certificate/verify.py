@@ -58,7 +58,7 @@ _LAST_BITS: Final = 1e-14
 
 
 def verify(
-    address: str | os.PathLike[str],
+    release: str | os.PathLike[str],
     *,
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
@@ -66,24 +66,44 @@ def verify(
 ) -> Verification:
     """Check that a release matches its certificate, and that the certificate proves its guarantee.
 
-    A table of a database is exported to a file first, and verified with its `certificate`.
+    The proof is recomputed from the numbers of the noise in the certificate. No file can show that the noise was
+    really drawn with them, or that the data was complete: see docs/reference/certificate.md for what is checked.
 
-    The proof is recomputed from the noise parameters in the certificate. With `public_key`, a key file, data and
-    certificate must also be signed by that key, under the name that the release has now, and made at `not_before`
-    or later. Without it, anyone can change a release and seal it again.
+    >>> import dphist, pandas
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> options = {"user": "user", "item": "query", "epsilon": 1, "delta": 1e-6, "top": 2}
+    >>> result = dphist.release(log, **options, output="verified.csv", force=True)
+    >>> found = dphist.verify("verified.csv")
+    >>> print(found.verified, found.signature)
+    True missing
 
-    No file can show that the noise was really drawn from these parameters.
+    Args:
+        release: The released file or folder, or a file to which a table of a database was exported.
+        certificate: The certificate, if it is not next to the release.
+        public_key: File of the public key with which data and certificate must be signed, under the name that the
+            release has now. Without it, anyone can change a release and seal it again.
+        not_before: With `public_key`: a date or time; an older release is a problem.
+
+    Raises:
+        InputError: A file or a key is missing or cannot be read. Any other problem is in the result.
     """
     trust = Trust.of(public_key, not_before)
-    return read_and_verify(address, certificate=certificate, trust=trust)[0]
+    return read_and_verify(release, certificate=certificate, trust=trust)[0]
 
 
 @dataclass(frozen=True)
 class Verification:
     """The result of `verify`. Without a problem, data, certificate and guarantee agree.
 
-    `signature` is "trusted" if it is by the given public key; `signed_by` is the fingerprint of its key.
-    What this does not show: docs/outputs.md#what-verify-shows.
+    Attributes:
+        address: The release, as given.
+        checks: What is right, as sentences.
+        problems: What is wrong, as sentences.
+        private: False if the noise was made from a seed.
+        delta_certified: The recomputed δ; None if there is no proof.
+        signature: "missing", "invalid", "valid" (by any key), "trusted" (by the given one) or "other key".
+        signed_by: Fingerprint of the key that signed.
+        verdict: How much the budget protects: `level`, `sentence` and `warnings`; None if it is not verified.
     """
 
     address: str
@@ -486,9 +506,9 @@ def _fits_counts(plan: Plan, request: SketchRequest | HistogramRequest) -> bool:
     if plan.lower_threshold != 1 or plan.noise.in_rounds:
         return False
     if isinstance(request, HistogramRequest):
-        rule = nonzero_rule(plan, promised=request.promise_max_nonzero)  # an error if it needs a promise
+        rule = nonzero_rule(plan, promised=request.guarantee_max_nonzero)  # an error if it needs a promise
         return (
-            not plan.sums and not plan.noise.public and request.promise_max_nonzero == (rule is Nonzero.PROMISED)
+            not plan.sums and not plan.noise.public and request.guarantee_max_nonzero == (rule is Nonzero.PROMISED)
         )
     more = {name: getattr(request, name) for name in ("count_name", "round", "dataset", "seed")}
     due = sketch_request(plan, request.sketch_size, **more)

@@ -41,7 +41,7 @@ else:
 _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 _FEW_FLAGS = 12
 # The panels of `dphist --help`, in this order.
-_COMMANDS = {
+COMMANDS: Final = {
     "Release": ("check", "release", "verify", "report", "series"),
     "Choose a plan": ("plan", "simulate", "compare", "explore"),
     "Budgets and keys": ("ledger", "keygen"),
@@ -91,13 +91,13 @@ class Group(TyperGroup):
     """A command with subcommands, whose help shows the first paragraph of the help of each."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        panel_of = {name: panel for panel, names in _COMMANDS.items() for name in names if ctx.parent is None}
+        panel_of = {name: panel for panel, names in COMMANDS.items() for name in names if ctx.parent is None}
         order = [*panel_of, *(name for name in self.commands if name not in panel_of)]
         panels: dict[str, list[tuple[str, str]]] = {}
         for name in sorted(self.commands, key=order.index):
             text = " ".join((self.commands[name].help or "").split("\n\n")[0].split())
             panels.setdefault(panel_of.get(name, "Commands"), []).append((name, text))
-        _write_panels(formatter, panels, (*_COMMANDS, "Commands"))
+        _write_panels(formatter, panels, (*COMMANDS, "Commands"))
 
 
 class App(typer.Typer):
@@ -261,6 +261,11 @@ def parser_for(name: str = "") -> AnyCommand:
     return get_command(commands(name))
 
 
+def exit_code(error: type[DphistError]) -> int:
+    codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}
+    return next((codes[kind] for kind in error.mro() if kind in codes), 2)
+
+
 def main() -> None:
     """Run the command line. An error of dphist is one sentence on standard error and one of these exit codes.
 
@@ -282,8 +287,7 @@ def main() -> None:
         write_error(f"Error: {error.with_flags}")
         if error.example:
             write_error(f"  {error.example}")
-        codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}
-        raise SystemExit(next((codes[kind] for kind in type(error).mro() if kind in codes), 2)) from None
+        raise SystemExit(exit_code(type(error))) from None
     except OSError as error:
         # A full disk or a closed pipe.
         booking = getattr(error, "booking", None)

@@ -93,11 +93,13 @@ def _plan_option(name: str, panel: str, metavar: str, text: str, kind: type | No
 
 
 _PLAN_OPTIONS = (
-    _plan_option("max_items_per_user", "Limit per user", "M", "Number of counts one user can change.", int),
-    _plan_option("public_items", "Limit per user", "N", "Number of items in a public list.", int),
+    _plan_option("max_items_per_user", "Limit per user", "M", "Limit on the items of one user.", int),
+    _plan_option(
+        "public_items", "Limit per user", "N", "Length of a public list of items, all of which are released.", int
+    ),
     _plan_option(
         "max_nonzero", "Advanced", "K",
-        "Public bound on the number of non-zero counts of every possible dataset.",
+        "Public bound on the number of items of every possible dataset.",
     ),
     _plan_option("sum", "Sums and means", "LOW:HIGH", "Plan a sum of values from LOW to HIGH; may be repeated."),
     _plan_option(

@@ -145,7 +145,7 @@ def compare(
     vector: Sequence[str] = (),
     weight: Sequence[float] | None = None,
     max_nonzero: Annotated[
-        list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
+        list[int] | None, option("max_nonzero", help="Public bound on the number of items; may be repeated.")
     ] = None,
     curves: Annotated[
         bool, typer.Option("--curves", help="With --json: add the least tau for every noise, as in the chart.")
@@ -297,9 +297,9 @@ def simulate(
         str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
     ] = None,
     goal: Annotated[
-        Literal["counts", "keys", "mass"],
-        typer.Option("--for", help="Optimize for accurate counts, for many items, or for little missing mass."),
-    ] = "counts",
+        Literal["accuracy", "keys", "mass"],
+        typer.Option(help="Recommend for accurate counts, for many items, or for little missing mass."),
+    ] = "accuracy",
     plot: Plot = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -314,7 +314,7 @@ def simulate(
     Examples:
       dphist simulate --zipf 1.1,100000,50000 --epsilon 1 --delta 1e-6
       dphist simulate --from public.parquet --user user --item word \\
-        --epsilon 1 --delta 1e-6 --for keys
+        --epsilon 1 --delta 1e-6 --goal keys
       dphist simulate --from public.csv --user user --item word \\
         --epsilon 1 --delta 1e-6 --limits 1,10,100 --tops 1000 \\
         --plot candidates.png

@@ -22,7 +22,7 @@ from dphist.cli.base import (
     word_without_secrets,
     write_out,
 )
-from dphist.cli.flags import advanced_option, input_option, output_option, takes
+from dphist.cli.flags import input_option, output_option, takes
 from dphist.cli.planning import show_plan
 from dphist.cli.running import progress_bars, steps_shown, stoppable
 from dphist.counting.task import Resources
@@ -60,9 +60,8 @@ def release(
     *,
     input: Annotated[
         list[str] | None,
-        input_option(metavar="INPUT", help="Input, instead of the first argument; may be repeated."),
+        input_option(metavar="INPUT", help="Input, instead of the argument; may be repeated."),
     ] = None,
-    no_offset: Annotated[bool, advanced_option("--no-offset", help="The same as --offset none.")] = False,
     report: Annotated[
         str | None,
         output_option(metavar="FILE", help="Also write a report, such as report.html; see dphist report."),
@@ -113,8 +112,6 @@ def release(
     if not dry_run:
         # Before large imports: without enough address space, libraries abort the process instead of raising.
         check_address_space(Resources(given.get("memory")))
-    if no_offset and given.setdefault("offset", "none") != "none":
-        raise InvalidParameter(f"<--no-offset> and <--offset {given['offset']}> contradict each other")
     values = _add_input(source, input, given)
     required = ["input", *_REQUIRED, *([] if dry_run else ["output"])]
     missing = [name for name in required if values.get(name) is None]

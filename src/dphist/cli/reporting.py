@@ -15,6 +15,7 @@ from dphist.cli.base import (
     show,
     whole_number,
 )
+from dphist.cli.flags import option
 from dphist.cli.verifying import Certificate, Name, PublicKey, check_exists
 from dphist.errors import InvalidParameter
 from dphist.signatures import make_key
@@ -70,7 +71,10 @@ def series(
     ] = None,
     public_key: PublicKey = None,
     escape_formulas: Annotated[
-        bool, typer.Option("--escape-formulas", help="CSV and TSV: put ' before text that is a formula.")
+        bool,
+        option(
+            "escape_formulas", help="CSV and TSV: put ' before text that a spreadsheet would run as a formula."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier table and report.")] = False,
     as_json: AsJson = False,

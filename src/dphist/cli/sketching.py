@@ -16,7 +16,7 @@ from dphist.cli.base import (
     show,
     whole_number,
 )
-from dphist.cli.flags import output_option, takes
+from dphist.cli.flags import input_option, option, output_option, takes
 from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
 from dphist.cli.running import progress_bars, stoppable
 from dphist.counting.task import Resources
@@ -114,19 +114,34 @@ def merge(
 
 @sketch.command()
 @takes(
-    "epsilon", "delta", "output", "mechanism", "minimize", "count_name", "round", "output_table", "output_format",
+    "epsilon", "delta", "minimize", "count_name", "round", "output_table", "output_format",
     "certificate", "sign", "force", "ledger", "dataset", "seed", required=("epsilon", "delta"),
 )  # fmt: skip
 def release(
     name: Annotated[str, typer.Argument(metavar="SKETCH", help="File written by dphist sketch build or merge.")],
     *,
-    output: str | None = None,
-    size: Annotated[
-        int | None, typer.Option(metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
+    output: Annotated[
+        str | None,
+        option(
+            "output",
+            help="Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is "
+            "written next to it. - is standard output, as CSV.",
+        ),
     ] = None,
+    size: Annotated[
+        int | None, input_option(metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
+    ] = None,
+    mechanism: Annotated[
+        Literal["best", "gaussian", "laplace"],
+        option("mechanism", help="Kind of noise; best is the one with the lower threshold. [best]"),
+    ] = "best",
     offset: Annotated[
         Literal["opposite", "independent", "none"],
-        typer.Option(help="How the subtracted count is released and added back; none does not release it."),
+        option(
+            "offset",
+            help="How the subtracted count is released and added back: with noise opposite to the shared noise, "
+            "with independent noise (the paper's rule), or not at all. [opposite]",
+        ),
     ] = "opposite",
     count_name: str = "count",
     round: bool = False,
@@ -158,14 +173,14 @@ def release(
     """
     from dphist.sketch.files import plan_of_sketch, target_of_release
 
-    if options.get("mechanism") == "laplace" and offset != "none":
+    if mechanism == "laplace" and offset != "none":
         raise InvalidParameter("<--mechanism laplace> cannot release the offset: give <--offset none> as well")
     if sign is not None and output is None:
         raise InvalidParameter("<--sign> needs <--output>: it signs the written release")
     signer = None if sign is None else signer_of(sign)
     loaded = dphist.sketch.MisraGries.load(name, k=size)
-    budget = {name: options[name] for name in ("epsilon", "delta", "mechanism", "minimize") if name in options}
-    planned = plan_of_sketch(loaded, offset, **budget)
+    budget = {name: options[name] for name in ("epsilon", "delta", "minimize") if name in options}
+    planned = plan_of_sketch(loaded, offset, mechanism=mechanism, **budget)
     if dry_run:
         show_dry_run(planned, as_json, "Nothing was released (--dry-run).")
         return
@@ -178,7 +193,7 @@ def release(
     with stoppable() as placed:
         booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
         result = loaded.release(
-            planned, output=target, count_name=count_name, rounded=round, force=force, placed=placed.append,
+            planned, output=target, count_name=count_name, round=round, force=force, placed=placed.append,
             **booking,
         )  # fmt: skip
     left = remaining_budget(result, options.get("ledger"))

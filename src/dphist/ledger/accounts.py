@@ -44,10 +44,21 @@ def canonical(data: JsonObject | list[str]) -> str:
 
 @dataclass(frozen=True)
 class Spend:
-    """The privacy cost of one release, with the document of its certificate.
+    """The privacy cost of one release.
 
-    `profile` is what a composer needs besides epsilon and delta. Both are stored as they are, so they must not
-    contain a true count or a password.
+    It is stored as it is, so it must not contain a true count or a password.
+
+    >>> from dphist.ledger import Ledger, Spend
+    >>> ledger = Ledger.init("others.ledger", "survey", epsilon=1, delta=1e-6, accounting="sum")
+    >>> booking = ledger.book("survey", Spend(0.4, 1e-7), ledger.account("survey").composer)
+    >>> print(booking.number, ledger.account("survey").remaining())
+    3 about 1 more release like the last one, or one with epsilon up to 0.6
+
+    Args:
+        epsilon: The ε of the release.
+        delta: Its δ.
+        profile: What a composer needs besides: `mu_squared` (gdp) or `rho` (zcdp), and `delta`.
+        document: The certificate, or any other JSON object that describes the release.
     """
 
     epsilon: float
@@ -79,12 +90,16 @@ _STAYS_SPENT: Final = (
 
 
 class SumComposer:
-    """Adds epsilons and deltas: valid for all releases, however they are chosen."""
+    """Adds epsilons and deltas: valid for all releases, however they are chosen.
+
+    Attributes:
+        accounting: "sum".
+    """
 
     accounting: Final = "sum"
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """The sum of the deltas if the epsilons add up to at most `epsilon`, else 1."""
+        """The sum of the deltas of the `spends` if their epsilons add up to at most `epsilon`, else 1."""
         if _sum(spend.epsilon for spend in spends) > decimal_fraction(epsilon):
             return 1.0
         exact = _sum(spend.delta for spend in spends)
@@ -253,7 +268,18 @@ def largest_float(exact: Fraction) -> float:
 class Booking:
     """A spend in a ledger. It counts in full, even if the release was never written.
 
-    A run with an `id` records its request in `run`; `failed` is the error that closed its booking.
+    Attributes:
+        ledger: The id of the ledger.
+        dataset: The dataset.
+        number: The number of the entry.
+        hash: The hash of the entry, as in the certificate.
+        created: The time of the booking, in UTC.
+        spend: The privacy cost.
+        written: The `sha256` and `address` of the release, once it is written.
+        id: The id of a scheduled run.
+        run: The request of that run.
+        failed: The error that closed the booking of a run.
+        runs: How often the id was run.
     """
 
     ledger: str
@@ -270,21 +296,26 @@ class Booking:
 
     @property
     def state(self) -> str:
+        """Whether the release was written, as words."""
         if self.written is not None:
             return "written"
         again = f" after {self.runs} runs" if self.runs > 1 else ""
         return f"not known to be written{again}" if self.failed is None else f"failed ({self.failed})"
 
     def receipt(self) -> Receipt:
+        """The booking as certificates record it: ledger, dataset, entry and hash."""
         return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
 
 
 @dataclass(frozen=True, repr=False)
 class Remaining:
-    """The rest of a total: `more` releases like a given one, or one like it with `largest_epsilon`.
+    """The rest of a total, in releases like the last one. Printed, it is a sentence.
 
-    `largest_epsilon` is 0 if no epsilon fits; `largest_delta` is the remaining delta if that of the release is too
-    large, else 0. Before the first release, `like` is empty and both are the total.
+    Attributes:
+        more: How many more such releases fit, counted up to 1,000.
+        largest_epsilon: About the largest ε with which one more fits; 0 if none does.
+        largest_delta: The remaining δ if that of the release is too large, else 0.
+        like: Which release is meant. Before the first, it is empty, and ε and δ are the total.
     """
 
     more: int
@@ -316,10 +347,15 @@ def _two_digits(number: float) -> str:
 
 @dataclass(frozen=True)
 class Account(Grid):
-    """A dataset: the total for all its releases, and what is booked.
+    """A dataset of a ledger: the total for all its releases, and what is booked.
 
-    The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for gdp and zcdp, see
-    `limits_of`.
+    Attributes:
+        name: The name of the dataset.
+        total: The total ε and δ.
+        accounting: How releases add up; "auto" until the first booking fixes it.
+        bookings: What is booked, in order.
+        share: With gdp and zcdp: the share of the total δ that is for thresholds.
+        by_first: Whether the first booking fixed the accounting.
     """
 
     texts: ClassVar[int] = 2
@@ -333,6 +369,7 @@ class Account(Grid):
 
     @property
     def spends(self) -> list[Spend]:
+        """The costs of all bookings."""
         return [booking.spend for booking in self.bookings]
 
     @property
@@ -400,9 +437,10 @@ class Account(Grid):
     def remaining(
         self, composer: Composer | None = None, spend: Spend | None = None, spend_at: SpendAt | None = None
     ) -> Remaining:
-        """What remains, in releases like one with this spend, or like the last booking.
+        """What remains, in releases like one with this `spend`, or like the last booking.
 
-        `spend_at` makes the largest epsilon exact.
+        A `composer` is needed for a dataset without bookings. `spend_at`, which gives the spend of the release
+        with another epsilon, makes the largest epsilon exact.
         """
         like, composer = "this one", composer or self.composer
         if spend is None:

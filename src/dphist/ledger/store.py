@@ -457,10 +457,16 @@ def _with_outcome(booking: Booking, body: RunBody | SettlementBody | FailureBody
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a ledger: its id, the number of entries, and the hash of the last one.
+    """The state of a ledger, from `Ledger.checkpoint`.
 
     The hash depends on all entries. Signed and kept elsewhere, a checkpoint shows later whether the ledger was
     replaced by an older copy or changed.
+
+    Attributes:
+        ledger: The id of the ledger.
+        entry: The number of its entries.
+        hash: The hash of the last one.
+        created: The time of the checkpoint, in UTC.
     """
 
     ledger: str
@@ -469,7 +475,7 @@ class Checkpoint:
     created: str
 
     def write(self, path: PathLike, *, sign: PathLike) -> str:
-        """Write a new file, signed with the private key in the file `sign`; returns the key's fingerprint."""
+        """Write a new file at `path`, signed with the private key in the file `sign`; returns the fingerprint."""
         file, signer = checked_path(path, "a checkpoint"), signer_of(sign)
         document: JsonObject = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(signed_bytes(document), CHECKPOINT_DOMAIN)
@@ -478,7 +484,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: PathLike, *, public_key: PathLike) -> Checkpoint:
-        """Read a checkpoint that is signed by this key; raises `LedgerError` for anything else."""
+        """Read a checkpoint from `path` that is signed by `public_key`; raises `LedgerError` for anything else."""
         trusted, data = read_public_key(public_key), read_small(path, "the checkpoint")
         try:
             document = json.loads(data.decode())
@@ -548,9 +554,18 @@ class _Page:
 
 
 class Ledger:
-    """A ledger in a file. Every method opens, checks and closes the file.
+    """A ledger in a file: a total budget for each dataset, and all spends of it.
 
-    Entries that were read once must still be there the next time, or the file is refused.
+    Every method opens, checks and closes the file. Entries that were read once must still be there the next time,
+    or it is refused with `LedgerError`. Begin with `Ledger.init` or `Ledger.open`.
+
+    >>> from dphist.ledger import Ledger
+    >>> ledger = Ledger.init("python.ledger", "searches", epsilon=3, delta=1e-6)
+    >>> print(ledger.account("searches").remaining())
+    all of epsilon 3.0 and delta 1e-06
+
+    Attributes:
+        path: The file.
     """
 
     def __init__(self, path: Path, wait_seconds: float) -> None:
@@ -569,7 +584,11 @@ class Ledger:
     ) -> Ledger:
         """Open an existing ledger and check all of it.
 
-        `expect` is a hash that an entry must have, `checkpoint` a state that the ledger must have had.
+        Args:
+            path: The file.
+            expect: A hash that an entry must have, from the booking in a certificate.
+            checkpoint: A state that the ledger must have had.
+            wait_seconds: How long to wait while another process writes.
         """
         if expect is not None and not (isinstance(expect, str) and re.fullmatch("[0-9a-f]{64}", expect)):
             raise InvalidParameter(f"expect must be the hash of a receipt, 64 digits, not {expect!r:.80}")
@@ -600,7 +619,16 @@ class Ledger:
         accounting: str = AUTO,
         wait_seconds: float = WAIT_SECONDS,
     ) -> Ledger:
-        """Add a dataset with its total to a new or existing ledger. The total can never be changed."""
+        """Add a dataset with its total to a new or existing ledger. The total can never be changed.
+
+        Args:
+            path: The file, on a local disk.
+            dataset: Name of the dataset.
+            epsilon: Total ε of all its releases.
+            delta: Total δ of all its releases.
+            accounting: How releases add up: "gdp", "zcdp", "sum", or "auto", which the first release decides.
+            wait_seconds: How long to wait while another process writes.
+        """
         total, name = Budget(epsilon, delta), _checked_name(dataset)
         rule = one_of("accounting", accounting, ACCOUNTINGS)
         body = DatasetBody(epsilon=total.epsilon, delta=total.delta, accounting=rule)
@@ -624,11 +652,11 @@ class Ledger:
         return self._check_chain(Chain(), rows)
 
     def account(self, dataset: str) -> Account:
-        """The account of one dataset."""
+        """The account of one `dataset`: its total, bookings and remaining budget."""
         return self.accounts().find(dataset)
 
     def book(self, dataset: str, spend: Spend, composer: Composer) -> Booking:
-        """Book a spend, or raise `OverBudget`.
+        """Book a `spend` of a `dataset`, or raise `OverBudget`. The `composer` is that of its account.
 
         *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
         bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
@@ -669,7 +697,13 @@ class Ledger:
             attempt += 1
 
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
-        """Record that the release of a booking was written, and where. Its cost stays the same."""
+        """Record that the release of a booking was written, and where. Its cost stays the same.
+
+        Args:
+            booking: From `book`.
+            sha256: Digest of the data.
+            address: Where the data is.
+        """
         self._note(booking, SettlementBody(booking=booking.number, sha256=str(sha256), address=str(address)))
 
     def note_run(self, booking: Booking) -> None:

@@ -13,7 +13,13 @@ from dphist.paper.analyses import ANALYSES_BY_NAME, Analysis, Gamma, gamma_value
 
 @dataclass(frozen=True)
 class Frontier:
-    """Points of total noise and the least tau under one analysis; below `least_noise` there is none."""
+    """A curve of the paper's figure.
+
+    Attributes:
+        analysis: The analysis.
+        least_noise: The least total noise; with less, no tau is enough.
+        points: Pairs of total noise and the least tau.
+    """
 
     analysis: str
     least_noise: float
@@ -31,7 +37,17 @@ def tau_for_noise(
     max_items_per_user: int | None = None,
     analysis: str = "exact",
 ) -> float:
-    """The least tau for a given noise, by one analysis; infinite if the noise is too small."""
+    """The least tau for a given noise, by one analysis; infinite if the noise is too small.
+
+    Args:
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        sigma: Standard deviation of each count's own noise.
+        sigma_shared: Standard deviation of the shared noise.
+        max_nonzero: The most non-zero counts of any dataset.
+        max_items_per_user: The most counts that one user contributes to.
+        analysis: As for `plan`.
+    """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
     chosen = _checked_analysis(analysis, contract, noise.sigma_shared)
@@ -60,7 +76,15 @@ def frontier(
 ) -> Frontier:
     """The curve of the paper's figure: the least tau by total noise, from the least noise to `largest_noise`.
 
-    By default it ends at 1.6 times the least noise. Without `gamma` there is no shared noise.
+    Args:
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        analysis: As for `plan`.
+        max_nonzero: The most non-zero counts of any dataset.
+        max_items_per_user: The most counts that one user contributes to.
+        gamma: Variance of own over shared noise, or "sqrt"; without it there is no shared noise.
+        largest_noise: Where the curve ends. By default at 1.6 times the least noise.
+        points: Number of points.
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     if positive_count("points", points) < 2:

@@ -62,7 +62,14 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(Grid):
-    """All mechanisms and analyses for one budget and one contract."""
+    """All mechanisms and analyses for one budget and one contract. Notebooks show a table.
+
+    Attributes:
+        budget: The ε and δ.
+        contract: The public bounds.
+        rows: Each with `mechanism`, `analysis`, `gamma`, `total_noise`, `tau`, `threshold` and `ratio_to_gshm`,
+            its tau relative to that of the exact GSHM.
+    """
 
     budget: Budget
     contract: Contract
@@ -101,7 +108,21 @@ def compare(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
 ) -> Comparison:
-    """Every mechanism and analysis at its lowest threshold, for one budget."""
+    """Every mechanism and analysis at its lowest threshold, for one budget.
+
+    >>> import dphist
+    >>> for row in dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=20).rows:
+    ...     print(f"{row.mechanism:<8}{row.analysis:<20}{row.threshold:8.2f}")
+    gshm    gshm-add-the-deltas   107.29
+    gshm    gshm-exact            101.64
+    laplace scale m/epsilon       323.36
+
+    Args:
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        max_nonzero: The most non-zero counts of any dataset, for mechanisms with shared noise.
+        max_items_per_user: The most counts that one user contributes to.
+    """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
 
     def best(analysis: str, gamma: float) -> Noise:
@@ -186,6 +207,11 @@ class SumsComparison(Grid):
     """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them.
 
     The standard error of a vector is that of each of its columns.
+
+    Attributes:
+        title: The budget and the bounds.
+        rows: Each with `way`, `total_noise`, `threshold` and `standard_errors`.
+        names: The sums and vectors, in order.
     """
 
     title: str
@@ -193,6 +219,7 @@ class SumsComparison(Grid):
     names: tuple[str, ...]
 
     def to_dict(self) -> JsonObject:
+        """The rows by their way."""
         return {row.way: {**vars(row), "standard_errors": list(row.standard_errors)} for row in self.rows}
 
     @property
@@ -218,13 +245,28 @@ def compare_sums(
     sums: Sequence[tuple[object, ...]],
     weights: Sequence[float] | None = None,
 ) -> SumsComparison:
-    """The errors of sums beside counts, for this project's method and the usual ones.
+    """Compare ways to release sums with counts: this project's and the usual ones.
 
     `recentred` is what `plan` makes of a limit on items per user (GSHM). With `max_nonzero`, `recentred, csh` is
     what it makes of both bounds, with shared noise wherever that lowers the threshold. `standard` is also planned
     jointly, but a user moves a sum by up to the larger of |low| and |high| instead of half the range, and the sum
     has only its own noise. `split` gives the counts and each sum an equal part of epsilon and delta, and releases
-    them one after the other. All use the exact analysis. `sums` and `weights` are as for `plan`.
+    them one after the other. All use the exact analysis.
+
+    >>> import dphist
+    >>> for row in dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=20, sums=[(0, 100)]).rows:
+    ...     print(f"{row.way:<10} threshold {row.threshold:6.1f}, standard error {row.standard_errors[0]:6.1f}")
+    recentred  threshold  122.1, standard error 2044.4
+    standard   threshold  143.4, standard error 2671.9
+    split      threshold  204.5, standard error 3733.5
+
+    Args:
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        max_items_per_user: The most counts that one user contributes to.
+        max_nonzero: The most non-zero counts of any dataset.
+        sums: Bounds (low, high) of each sum, or (-norm, norm, columns) of a vector.
+        weights: Share of the squared sensitivity for each sum, as for `plan`.
     """
     if not sums:
         raise InvalidParameter("give the bounds (low, high) of at least one sum")

@@ -39,7 +39,17 @@ MECHANISMS: Final = {
 
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
-    """Sentences about a plan, and about what other options would give for the same budget."""
+    """Sentences about a plan, and about what other options would give for the same budget.
+
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    >>> print(dphist.explain(plan, alternatives=False)[0].partition(",")[0])
+    Mechanism: Gaussian noise
+
+    Args:
+        plan: The plan.
+        alternatives: Whether to plan other options too, which takes longer.
+    """
     if plan.rounds is not None:
         return _rounds(plan.rounds)
     others = _alternatives(plan) if alternatives else []

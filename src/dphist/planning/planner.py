@@ -82,26 +82,41 @@ def plan(
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is certified (epsilon, delta)-private.
 
-    Without a bound, it is the plan of a release in rounds, for the `goal` accuracy or keys. Otherwise give one of
-    four bounds. `max_items_per_user`: each user contributes to at most this many counts.
-    `max_nonzero`: every possible dataset has at most this many non-zero counts (the k of the paper), which allows
-    shared noise. `public_items`: the length of a public list of items, all of which are released. `top`: only the
-    largest counts; no bound is needed, because the count after them is subtracted from all. `offset` says how that
-    count is released: with the `opposite` of the shared noise, which then cancels; with `independent` noise, as in
-    the paper; or `none`.
-
-    `mechanism` is `gaussian`, `laplace`, or the `best` of both. `noise` is `discrete` by default, which can be
-    drawn exactly; the paper's analyses are for `continuous` noise, which cannot. `analysis` "best" and "exact" use
-    dphist's analysis and tune gamma unless it is given; the other names are the paper's. The certificate always
-    comes from the exact analysis, in ball arithmetic.
-
-    `sums` are the bounds (low, high) of values to sum as well, or (-norm, norm, columns) of vectors of that
-    Euclidean norm. `weights` are their shares of the squared sensitivity, and the counts get the rest; by default
-    they are optimal.
+    Without a bound it is the plan of a release in rounds. Otherwise give `max_items_per_user`, `max_nonzero`,
+    both, `top` or `public_items`. The certificate always comes from the exact analysis, in ball arithmetic.
 
     >>> import dphist
-    >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
-    6988.5
+    >>> plan = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914)
+    >>> print(f"{plan.mechanism}, threshold {plan.threshold:.2f}, proved delta {plan.proof.delta:.3g}")
+    csh, threshold 6988.50, proved delta 1e-05
+
+    Args:
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        max_nonzero: Every possible dataset has at most this many non-zero counts (the k of the paper), which
+            allows noise that all counts share.
+        max_items_per_user: Each user contributes to at most this many counts.
+        top: Release only this many of the largest counts. No bound is needed, because the count after them is
+            subtracted from all.
+        public_items: Length of a public list of items, all of which are released.
+        offset: With `top`: how the subtracted count is released. "opposite" (the default): with the opposite of
+            the shared noise, which then cancels; "independent": with noise of its own, as in the paper; or "none".
+        noise: "discrete" (the default) can be drawn exactly. "continuous", of the paper's analyses, cannot.
+        analysis: "best" and "exact" are dphist's analysis, "gshm-exact", "gshm-add-the-deltas", "csh-tighter" and
+            "csh-add-the-deltas" the paper's.
+        mechanism: "gaussian", "laplace", or the "best" of both.
+        gamma: Variance of each count's own noise divided by that of the shared noise, or "sqrt" for the square
+            root of `max_nonzero`. It is tuned unless given.
+        minimize: "threshold", or "noise" for the least noise of each count.
+        sums: Bounds (low, high) of values to sum as well, or (-norm, norm, columns) of vectors of that Euclidean
+            norm.
+        weights: Share of the squared sensitivity for each of the `sums`; the counts get the rest. By default the
+            total variance is least.
+        goal: Without a bound: "accuracy" (the default) spends the budget on counts, "keys" on finding items.
+
+    Raises:
+        InvalidParameter: Options contradict each other.
+        NoPlan: No noise of this kind is private for this budget.
     """
     budget, objective = Budget(epsilon, delta), one_of("minimize", minimize, get_args(Objective))
     if noise is not None:

@@ -47,24 +47,33 @@ def release_histogram(
     count: str = "count",
     seed: int | None = None,
     batch_size: int = BATCH_SIZE,
-    promise_max_nonzero: bool = False,
+    guarantee_max_nonzero: bool = False,
 ) -> Release:
     """Add noise to a histogram that was counted elsewhere, and release the counts above the threshold.
 
-    Pass `items` and `counts` (lists, numpy arrays, pandas or polars Series, Arrow arrays), or a frame (pandas,
-    polars, Arrow) with its column names in `item` and `count`, or batches of either. All batches belong to one
-    histogram and share one draw of noise. `to_native()` of the result returns the kind that you passed.
-
     You guarantee that one user changes at most `max_items_per_user` counts, by at most 1 each: counts alone cannot
     show it. A plan with `max_nonzero` alone is enforced by a top-k step, which reads the data twice: the
-    (max_nonzero + 1)-th largest count is subtracted from all. With `promise_max_nonzero` you guarantee that no
-    possible dataset has more non-zero counts. Then nothing is subtracted, and if the data has more after all,
-    nothing is released. `seed` is for tests: the result is not private.
+    (max_nonzero + 1)-th largest count is subtracted from all.
 
     >>> import dphist
-    >>> plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="discrete")
-    >>> release_histogram(["tea", "rare"], [5000, 1], plan, seed=1).items
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=10)
+    >>> print(dphist.release_histogram(["tea", "rare"], [5000, 1], plan, seed=1).items)
     ['tea']
+
+    Args:
+        items: Items (a list, a numpy array, a Series or an Arrow array) with their `counts`; or a frame (pandas,
+            polars, Arrow) with both; or batches of either, which share one draw of noise.
+        counts: The true counts: whole numbers, one for each item. Left out for frames and batches.
+        plan: From `dphist.plan`, with `max_items_per_user`, `max_nonzero` or `top`.
+        item: Of a frame: the item's column, or a list of several.
+        count: Of a frame: the column of counts. Also the name of the count column in the result.
+        seed: For tests: seed of the noise. The release is NOT PRIVATE.
+        batch_size: Rows that get noise together, which limits memory.
+        guarantee_max_nonzero: You guarantee that no possible dataset has more than `max_nonzero` non-zero counts.
+            Then nothing is subtracted, and if the data has more after all, nothing is released.
+
+    Raises:
+        InvalidParameter: The counts are not whole numbers, or the plan is for something else than counts.
     """
     sound = certify_again(plan)
     if sound.noise.in_rounds:
@@ -75,7 +84,7 @@ def release_histogram(
         raise InvalidParameter("a plan for a public list of items is for dphist.release only")
     if sound.sums:
         raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
-    rule = nonzero_rule(sound, promised=promise_max_nonzero)
+    rule = nonzero_rule(sound, promised=guarantee_max_nonzero)
     names = checked_names(item, count)
     # An int: sums of narrow numpy integers would wrap around, and rows get noise twice.
     batch_size = positive_count("batch_size", batch_size)
@@ -87,7 +96,7 @@ def release_histogram(
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
     session = begin(sound, rng, Subtracted(floor))
     release = release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
-    return replace(release, request=HistogramRequest(promise_max_nonzero=rule is Nonzero.PROMISED))
+    return replace(release, request=HistogramRequest(guarantee_max_nonzero=rule is Nonzero.PROMISED))
 
 
 def _floor(histogram: Iterable[list[CountRows]], rank: int) -> tuple[int, Total]:
@@ -141,7 +150,7 @@ def _pieces_of(
     if twice and not callable(batches) and iter(batches) is batches:
         raise InvalidParameter(
             "a plan with max_nonzero reads the data twice, and this stream can be read only once: pass a function "
-            "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
+            "that restarts it, a list of batches or a frame, or guarantee_max_nonzero=True if the bound holds"
         )
 
     def pieces() -> Iterator[CountRows]:

@@ -51,7 +51,7 @@ from dphist.errors import (
     is_spark_frame,
     with_keywords,
 )
-from dphist.model import Budget
+from dphist.model import Budget, OffsetRule
 from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 
 # Called with the name of a step and the fraction of it that is done, never with a number from the data.
@@ -125,7 +125,7 @@ class Request(Asked):
         "Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE "
         "condition.")] = None
     input_format: Annotated[str | None, _input("FORMAT",
-        "parquet, csv, jsonl or arrow, if the format does not follow from the file names.")] = None
+        "parquet, csv, jsonl or arrow. [from the file names]")] = None
     encoding: Annotated[str | None, _input("NAME",
         "Encoding of CSV files: latin-1, windows-1252, utf-16, ... [utf-8]")] = None
     delimiter: Annotated[str | None, _input("C",
@@ -151,8 +151,9 @@ class Request(Asked):
         "being found again. previous: the newest earlier release next to <--output>, if there is one.")] = None
     top: Annotated[int | None, _limit("K",
         "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
-    offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
-        "With <--top>: how the subtracted count is released. independent is the paper's rule.")] = None
+    offset: Annotated[OffsetRule | None, _advanced("",
+        "With <--top>: how the subtracted count is released: with noise opposite to the shared noise, with "
+        "independent noise (the paper's rule), or not at all. [opposite]")] = None
     max_nonzero: Annotated[int | None, _advanced("K",
         "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
         "is subtracted from all. With a smaller <--max-items-per-user>, or with sums, you guarantee it: with more "
@@ -162,12 +163,13 @@ class Request(Asked):
     lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("",
-        "Kind of noise. Without a limit, gaussian is also for users with one item, as by default with a ledger. "
-        "[best]")] = "best"
+        "Kind of noise; best is the one with the lower threshold. Without a limit, gaussian also replaces the "
+        "Laplace noise for users with a single item, as a ledger does by default. [best]")] = "best"
     gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
-        "Ratio of the variances of each count's own noise and the shared noise.")] = None
+        "Variance of each count's own noise divided by that of the shared noise, a whole number; sqrt is the "
+        "square root of <--max-nonzero>. [chosen by the plan]")] = None
     minimize: Annotated[Literal["threshold", "noise"], _advanced("",
-        "What to minimize. [threshold]")] = "threshold"
+        "What the plan minimizes: the threshold, or the noise of each count. [threshold]")] = "threshold"
     seed: Annotated[int | None, _advanced("N",
         "For tests: seed of the noise. The release is NOT PRIVATE.")] = None
 
@@ -180,7 +182,8 @@ class Request(Asked):
         "Add the sums of several columns, called NAME_COLUMN. Each user's own vector of sums for an item is "
         "clipped to the Euclidean norm NORM. May be repeated.")] = ()
     weight: Annotated[float | Sequence[float], _advanced("SHARE",
-        "Share of the budget for each sum and vector, in order; the counts get the rest. [least total variance]"
+        "Share of the budget for a sum or vector; give one for each, in order. The counts get the rest. [least "
+        "total variance]"
         )] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
@@ -188,9 +191,10 @@ class Request(Asked):
         "next to it. - is standard output, as CSV. With <--engine spark> also a folder (NAME/ or hdfs://...), "
         "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
-    output_format: Annotated[str | None, _output("FORMAT", "Format, if it does not follow from the name.")] = None
+    output_format: Annotated[str | None, _output("FORMAT",
+        "Format of the output, for example tsv or jsonl on standard output. [from the name; csv]")] = None
     certificate: Annotated[FilePath | None, _output("FILE",
-        "With <--output -> or a PostgreSQL address: file for the certificate.")] = None
+        "With <--output -> or a PostgreSQL address: file for the certificate. [next to the output]")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -220,10 +224,12 @@ class Request(Asked):
         "With <--engine spark>: spark://..., yarn, k8s://... [local[*]]")] = None
     spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",
         "With <--engine spark>: a Spark setting; may be repeated.")] = ()
-    memory: Annotated[str | None, _engine("SIZE", "Memory limit for counting, such as 2GB.")] = None
-    threads: Annotated[int | None, _engine("N", "Threads used for counting.")] = None
+    memory: Annotated[str | None, _engine("SIZE",
+        "Memory limit for counting, such as 2GB. [65 % of the available memory]")] = None
+    threads: Annotated[int | None, _engine("N",
+        "Threads used for counting. [one per processor, as far as memory allows]")] = None
     temp_folder: Annotated[FilePath | None, _engine("DIR",
-        "Folder for data that exceeds the memory limit.")] = None
+        "Folder for data that exceeds the memory limit. [the system's]")] = None
     progress: Watcher | None = None
     # fmt: on
 
@@ -469,6 +475,8 @@ _IN_PYTHON: Final = {
     "Repeat it for": "A list for",
     "May be repeated": "Also a list",
     "may be repeated": "also a list",
+    "give one for each, in order": "a list for several, in order",
+    "see dphist keygen": "see `dphist.signatures.make_key`",
 }
 
 

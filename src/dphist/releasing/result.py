@@ -115,6 +115,8 @@ def native_column(column: ArrowColumn, name: str, kind: Package, dtype: Any = No
 class Release:
     """Released items with their noisy counts, largest first.
 
+    It holds no true count. `len(release)` is the number of items; notebooks show a table.
+
     Attributes:
         columns: The item's columns, as Arrow arrays. `items` has them in the kind that you passed.
         counts: Noisy counts, a numpy array.
@@ -126,8 +128,8 @@ class Release:
         written: Where the release was written, if it was.
         sums: Noisy sums of the distances from the middle of each range, from which sums and means were computed.
         findings: What was found and measured, of a release in rounds.
-        receipt: The booking in the ledger, if there is one.
-        created: Time of the release.
+        receipt: The booking in the ledger, if there is one: ledger, dataset, entry and hash.
+        created: Time of the release, in UTC.
         total: Number of rows, if only the first of them are held here.
         sum_errors: Standard errors of the sums and means of a release in rounds, also if they are not released.
         decimals: Decimals to which counts are rounded, which the noise's standard deviation determines; None if
@@ -161,12 +163,12 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in total."""
+        """What the release spends: ε and δ."""
         return self.plan.budget
 
     @property
     def proof(self) -> Proof:
-        """The certificate of the plan."""
+        """The proof of the plan: its certified δ."""
         return self.plan.proof
 
     @property
@@ -207,13 +209,13 @@ class Release:
         return pa.table(self._native_columns("pyarrow")).replace_schema_metadata(self._note())
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-        """A DuckDB relation in this connection, or in DuckDB's default connection."""
+        """A DuckDB relation in this `connection`, or in DuckDB's default connection."""
         duckdb = package("duckdb")
         relation: DuckDBPyRelation = (duckdb if connection is None else connection).from_arrow(self.to_arrow())
         return relation
 
     def to_spark(self, session: SparkSession | None = None) -> DataFrame:
-        """A Spark DataFrame in this session, or in the active one."""
+        """A Spark DataFrame in this `session`, or in the active one."""
         from dphist.spark.session import frame_in
 
         frame: DataFrame = frame_in(session, self.to_arrow())
@@ -237,7 +239,7 @@ class Release:
         return guarantee(self.plan, self.request) if self.private else NO_GUARANTEE
 
     @property
-    def not_covered(self) -> list[str]:
+    def caveats(self) -> list[str]:
         """Caveats for readers of the release, as sentences."""
         return not_covered(self.plan, self.request)
 
@@ -258,7 +260,7 @@ class Release:
         self,
         output: str | os.PathLike[str],
         *,
-        table: str | None = None,
+        output_table: str | None = None,
         certificate: str | os.PathLike[str] | None = None,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
@@ -269,13 +271,13 @@ class Release:
         Args:
             output: A file whose extension sets the format (.parquet, .csv, .tsv, .jsonl, .arrow) or a database.
                 A Spark release can also be written to a folder (`NAME/` or `hdfs://...`).
-            table: Table of the output database.
+            output_table: Table of the output database.
             certificate: With a PostgreSQL address: file for the certificate.
             force: Replace an existing release.
             sign: Private key file that signs both.
             escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
         """
-        target = target_of(output, table, certificate=certificate, objects=self._writes_objects)
+        target = target_of(output, output_table, certificate=certificate, objects=self._writes_objects)
         target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))

@@ -138,9 +138,14 @@ class Cost:
 class Series(Grid):
     """The releases of a folder, all verified, in the order of their periods.
 
-    `items` are the item columns, with the mark of totals, which is part of an item. `table` has them, `period`,
-    the counts, `margin`, and `low` and `high` if a release has intervals. `ignored` are the names in the folder
-    that are no data files, and `totals` the item columns over which the releases have totals.
+    Attributes:
+        folder: The folder.
+        items: The item columns, with the mark of totals, which is part of an item.
+        count: The name of the count column.
+        parts: The releases, each with its `period`, `name`, `rows`, `plan` and `booking`.
+        table: All rows: `period`, the item, the count, `margin`, and `low` and `high` if a release has intervals.
+        ignored: The names in the folder that are not data files.
+        totals: The item columns over which the releases have totals.
     """
 
     folder: str
@@ -158,6 +163,7 @@ class Series(Grid):
 
     @property
     def private(self) -> bool:
+        """False if the noise of a release was made from a seed."""
         return all(part.private for part in self.parts)
 
     @cached_property
@@ -218,6 +224,7 @@ class Series(Grid):
 
     @property
     def headline(self) -> str:
+        """How many releases and items there are, and of which periods."""
         number = len(self.parts)
         always = f"{self.always:,} of them in every release" if number > 1 else "in one release"
         periods = self.parts[0].period.name + (f" to {self.parts[-1].period.name}" if number > 1 else "")
@@ -269,6 +276,7 @@ class Series(Grid):
         ]
 
     def cost_words(self) -> str:
+        """What the releases cost together, as a sentence."""
         if not self.private:
             return f"{NOT_PRIVATE}."
         if self.cost is not None:
@@ -282,7 +290,7 @@ class Series(Grid):
     def changes(self, before: str | None = None, after: str | None = None) -> pa.Table:
         """The items in both periods, with the change and its margin; the largest changes in margins come first.
 
-        By default from the first to the last release.
+        `before` and `after` are names of periods, by default of the first and the last release.
         """
         first = self._part_of(before or self.parts[0].period.name)
         last = self._part_of(after or self.parts[-1].period.name)
@@ -309,24 +317,33 @@ class Series(Grid):
     # As tables.
 
     def to_arrow(self) -> pa.Table:
+        """The table, as an Arrow table."""
         return self.table
 
     def to_pandas(self) -> pd.DataFrame:
+        """The table, as a pandas DataFrame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
     def to_polars(self) -> pl.DataFrame:
+        """The table, as a polars DataFrame."""
         frame: pl.DataFrame = package("polars").from_arrow(self.table)
         return frame
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-        """A DuckDB relation in this connection, or in DuckDB's default connection."""
+        """The table, as a DuckDB relation in this `connection`, or in DuckDB's default connection."""
         duckdb = package("duckdb")
         relation: DuckDBPyRelation = (duckdb if connection is None else connection).from_arrow(self.table)
         return relation
 
     def write(self, output: str | os.PathLike[str], *, force: bool = False, escape_formulas: bool = False) -> None:
-        """Write the table to a file whose ending sets the format, outside the folder of the releases."""
+        """Write the table to a file whose ending sets the format, outside the folder of the releases.
+
+        Args:
+            output: The file: .parquet, .csv, .tsv, .jsonl or .arrow.
+            force: Replace an existing file.
+            escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
+        """
         target = series_target(self.folder, output, force=force, escape_formulas=escape_formulas)
         file = BytesIO()
         write_rows(self.table, target.kind, file, lambda: None, escape_formulas=escape_formulas)
@@ -486,9 +503,27 @@ def series_target(
 def series(folder: str | os.PathLike[str], *, public_key: str | os.PathLike[str] | None = None) -> Series:
     """Verify all releases of a folder and stack them into one table.
 
-    The name of each release has its period, such as 2026-W46.parquet or queries-2026-11-19.csv. Every data file
-    must be a release that verifies, with `public_key` by this key, and all must have the same columns; otherwise
-    an error names those that do not. Noise from a seed, for tests, is accepted and stated.
+    The name of each release has its period, such as 2026-W46.parquet or queries-2026-11-19.csv. Noise from a seed,
+    for tests, is accepted and stated.
+
+    >>> import dphist, pandas
+    >>> from pathlib import Path
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> options = {"user": "user", "item": "query", "epsilon": 1, "delta": 1e-6, "top": 2, "force": True}
+    >>> Path("stacked").mkdir(exist_ok=True)
+    >>> for week in ("2026-W45", "2026-W46"):
+    ...     result = dphist.release(log, **options, output=f"stacked/{week}.csv")
+    >>> weeks = dphist.series("stacked")
+    >>> print(weeks.headline)
+    2 releases, 2026-W45 to 2026-W46: 2 items, 2 of them in every release
+
+    Args:
+        folder: A folder in which every data file is a release that verifies.
+        public_key: As for `verify`: every release must be signed with this key.
+
+    Raises:
+        NotVerified: A release does not match its certificate, or is not signed with the key.
+        InvalidParameter: The releases have different columns, or a name has no period.
     """
     place = Path(folder)
     if not place.is_dir():

@@ -47,7 +47,17 @@ class Shown:
 class SeriesPlan(Listing):
     """The budget of each of `releases` equal releases, and what each of them will show.
 
-    `command` is the `dphist release` for a scheduler; names in it that no booking tells are examples.
+    Attributes:
+        dataset: The dataset whose budget is planned.
+        releases: How many releases.
+        unit: "weeks", "days", "months", "quarters" or "releases".
+        budget: The ε and δ of each.
+        plan: The plan of each.
+        fit: How it fits the remaining budget.
+        accounting: How the releases add up.
+        shown: For users with some numbers of `items`: the `users` that an item needs, and the `margin` of its
+            count.
+        command: The `dphist release` for a scheduler; names that follow from no booking are examples.
     """
 
     title: ClassVar[str] = "Plan of a series"
@@ -129,8 +139,30 @@ def plan_series(
 ) -> SeriesPlan:
     """The largest budget for each of this many more equal releases of a dataset. Books nothing.
 
-    Give one of `weeks`, `days`, `months`, `quarters` and `releases`; the others are the limits of `dphist.plan`,
-    and without one the releases are in rounds. Raises `OverBudget` if no budget is left for them.
+    Give one of `weeks`, `days`, `months`, `quarters` and `releases`. Without a limit the releases are in rounds.
+
+    >>> import dphist
+    >>> ledger = dphist.ledger.Ledger.init("series.ledger", "searches", epsilon=3, delta=1e-6)
+    >>> planned = dphist.plan_series("series.ledger", "searches", weeks=52)
+    >>> print(planned.budget)
+    Budget(epsilon=0.42, delta=1.7e-08)
+
+    Args:
+        ledger: File of the ledger.
+        dataset: Name of the dataset.
+        releases: Number of releases.
+        weeks: Number of weekly releases.
+        days: Number of daily releases.
+        months: Number of monthly releases.
+        quarters: Number of quarterly releases.
+        mechanism: As for `plan`.
+        max_nonzero: As for `plan`.
+        max_items_per_user: As for `plan`.
+        top: As for `plan`.
+        public_items: As for `plan`.
+
+    Raises:
+        OverBudget: The remaining budget has no room for them.
     """
     given = {
         unit: number

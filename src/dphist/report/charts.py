@@ -693,6 +693,15 @@ def chart(result: object) -> Chart:
 
     Notebooks show it, `.save("chart.png")` writes it, `.words` is its text alternative, and `.to_dict()` is its
     Vega-Lite definition, for other tools.
+
+    >>> import dphist
+    >>> drawn = dphist.chart(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20))
+    >>> print(drawn.title)
+    gshm, ε = 1, δ = 1e-06
+
+    Args:
+        result: A `Plan`, `Comparison` or list of them, `Simulation`, `Release` or `Series`, or the pairs of
+            `profile`.
     """
     if isinstance(result, Plan):
         return plan_chart(result)

@@ -37,14 +37,27 @@ def make_report(
     certificate: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> str:
-    """The report of a release: an HTML page that needs no network and prints well.
+    """The report of a release: the text of an HTML page that needs no network and prints well.
 
-    `release` is the result of `dphist.release`, or the file it was written to (then `certificate` and `public_key`
-    are as for `verify`). For a result that was written to a database, give its `certificate` too. The release is
-    verified first; any problem raises `NotVerified`, except noise from a seed, for tests, which the report states
-    at the top. The charts need the extra `plot`.
+    The release is verified first. Noise from a seed, for tests, is stated at the top. The charts need the extra
+    `plot`.
 
-    Of a `dphist.series`, the report shows the largest items over time.
+    >>> import dphist, pandas
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> result = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, top=2, seed=7)
+    >>> page = dphist.make_report(result)
+    >>> print(page.splitlines()[0])
+    <!doctype html>
+
+    Args:
+        release: The result of `dphist.release`, or the file it was written to; or the result of `dphist.series`,
+            whose largest items are shown over time.
+        certificate: As for `verify`; also for a result that was written to a database.
+        public_key: As for `verify`.
+
+    Raises:
+        NotVerified: The release does not match its certificate.
+        MissingExtra: The extra `plot` is not installed.
     """
     if isinstance(release, Series):
         if certificate is not None or public_key is not None:

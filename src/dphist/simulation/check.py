@@ -58,7 +58,16 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """What `dphist check` shows. NOT PRIVATE: it holds true numbers and values of the data."""
+    """What `dphist check` shows. NOT PRIVATE: it holds true numbers and values of the data.
+
+    Attributes:
+        inspection: What was read: the format, lines, columns and rows.
+        findings: What was found, each with `action` (whether it must be mended), `about`, `text` and `advice`.
+        budget: The budget of the predicted release.
+        prediction: What the default release would show; None if it cannot be predicted.
+        null_items: Whether missing items count.
+        private: Always False.
+    """
 
     inspection: Inspection
     findings: tuple[Finding, ...]
@@ -417,17 +426,20 @@ def check(input: Any, *, epsilon: float = 1.0, delta: float = 1e-6, **options: A
     """Show how an input is read, what is in it, and what to fix before it is released. NOT PRIVATE.
 
     The result holds true numbers and values of the data, for the eyes of its operator only. It is never written to
-    a file. `options` are those of `dphist.release` that say what is read: `user`, `item`, `sum`, `mean`, `vector`,
-    `where`, `table`, `query`, `input_format`, `encoding`, `delimiter`, `decimal`, `null_items` and `types`.
-    `epsilon` and `delta` are for the prediction of the default release.
+    a file.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "x"], "paid": ["1,5", "2,5", "3"]})
     >>> found = dphist.check(log, user="user", item="item", sum="paid:0:10")
-    >>> found.ok
-    False
-    >>> found.findings[0].advice
-    'Give --decimal ,.'
+    >>> print(found.ok, "-", found.findings[0].advice)
+    False - Give --decimal ,.
+
+    Args:
+        input: The events, in any form that `dphist.release` reads.
+        epsilon: ε of the default release that is predicted.
+        delta: δ of that release.
+        **options: What is read, as for `dphist.release`: `user`, `item`, `sum`, `mean`, `vector`, `where`,
+            `table`, `query`, `input_format`, `encoding`, `delimiter`, `decimal`, `null_items` and `types`.
     """
     budget = Budget(epsilon, delta)
     request = reading_request(input, budget, "check", READING, options)

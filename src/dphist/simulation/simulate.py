@@ -20,7 +20,7 @@ from dphist.simulation.population import NOTICE, Population, Zipf, population_of
 from dphist.simulation.predict import totals_of
 from dphist.simulation.rounds import TooLarge, totals_in_rounds
 
-Goal = Literal["counts", "keys", "mass"]
+Goal = Literal["accuracy", "keys", "mass"]
 # A release in rounds with one of its goals, a limit on the items of a user, or a top-k step.
 Kind = Literal["goal", "limit", "top"]
 DEFAULT_LIMITS: Final = tuple(sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))}))
@@ -137,7 +137,7 @@ def default_limits(largest: int) -> tuple[int, ...]:
 
 
 _WANTED: Final = {
-    "counts": "its published numbers are nearest to the true counts",
+    "accuracy": "its published numbers are nearest to the true counts",
     "keys": "it releases the most items",
     "mass": "its counts miss the fewest users",
 }
@@ -150,7 +150,15 @@ _KINDS: Final[dict[Kind, str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Simulation:
-    """Predictions for one population and one budget. NOT PRIVATE: never make it from private data."""
+    """Predictions for one population and one budget. NOT PRIVATE: never make it from private data.
+
+    Attributes:
+        population: The public or synthetic data.
+        budget: The ε and δ.
+        goal: What the recommendation is for.
+        candidates: The predictions, each with its `options`, `items`, `missing`, `mean_error` and `distance`.
+        private: Always False.
+    """
 
     population: Population
     budget: Budget
@@ -168,10 +176,11 @@ class Simulation:
         return min(self.candidates, key=self._cost)
 
     def best_of(self, kind: Kind) -> Prediction | None:
+        """The best candidate of a `kind`: goal (in rounds), limit or top."""
         return min((each for each in self.candidates if each.kind == kind), key=self._cost, default=None)
 
     def _cost(self, candidate: Prediction) -> float:
-        costs = {"counts": candidate.distance, "keys": -candidate.items, "mass": candidate.missing}
+        costs = {"accuracy": candidate.distance, "keys": -candidate.items, "mass": candidate.missing}
         return costs[self.goal]
 
     @property
@@ -180,7 +189,7 @@ class Simulation:
         return max(candidate.items for candidate in self.candidates) < _HARDLY_ANY
 
     def recommendation(self, *, flags: bool = False) -> str:
-        """The recommendation, with its options as keyword arguments or as flags."""
+        """The recommendation, with its options as keyword arguments or as `flags`."""
         best = self.best
         if self.hopeless:
             most = max(candidate.items for candidate in self.candidates)
@@ -237,7 +246,7 @@ class Simulation:
             },
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "for": self.goal,
+            "goal": self.goal,
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "recommended": {
                 "option": None if self.hopeless else self.best.flags,
@@ -259,37 +268,44 @@ class Simulation:
 
 
 def simulate(
-    source: object = None,
+    input: object = None,
     *,
     epsilon: float,
     delta: float,
     zipf: Zipf | Sequence[float] | str | None = None,
     limits: Sequence[int] | None = None,
     tops: Sequence[int] | None = None,
-    goal: str = "counts",
+    goal: str = "accuracy",
     **columns: Any,
 ) -> Simulation:
     """Predict the utility of releases of this data, for many plans. NOT PRIVATE: use public data only.
 
-    `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
-    `total`, `table`, `query`, `where`, `input_format`, `encoding`, `delimiter`, `decimal` and `null_items`. Or
-    `zipf` generates data: (exponent, items, users) or (exponent, items, users, mean items per user). Candidates
-    are the default with both of its goals, `limits` per user and `tops` (an empty list for none). The
-    recommendation is for the `goal`: accurate `counts`, many `keys`, or little missing `mass`.
+    Candidates are the default with both of its goals, `limits` per user and `tops`.
 
     >>> import dphist
-    >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6)
-    >>> synthetic.private
-    False
+    >>> found = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, limits=[1, 4, 16], tops=[])
+    >>> print(f"{found.best.name}: about {found.best.items:.0f} items")
+    goal='accuracy': about 997 items
+
+    Args:
+        input: Public data, in any form that `dphist.release` reads.
+        epsilon: Privacy loss ε, above 0.
+        delta: Probability that the ε guarantee may fail.
+        zipf: Synthetic data instead: (exponent, items, users), or with the mean number of items per user.
+        limits: Limits per user to try; an empty list for none.
+        tops: Top-k steps to try; an empty list for none.
+        goal: What to recommend for: "accuracy" of the counts, many "keys", or little missing "mass".
+        **columns: What is read, as for `dphist.release`: `user`, `item`, `total`, `table`, `query`, `where`,
+            `input_format`, `encoding`, `delimiter`, `decimal` and `null_items`.
     """
     budget, wanted = Budget(epsilon, delta), one_of("goal", goal, get_args(Goal))
     # Checked before any data is read.
     given_limits, given_tops = _whole_numbers("limits", limits), _whole_numbers("tops", tops)
-    if (source is None) == (zipf is None):
+    if (input is None) == (zipf is None):
         which = " or <--zipf>, not both" if zipf is not None else ", or <--zipf> for synthetic data"
         raise InvalidParameter(f"give public data{which}")
     if zipf is None:
-        population = _count_population(source, budget, columns)
+        population = _count_population(input, budget, columns)
     elif columns:
         raise InvalidParameter(f"synthetic data has no {next(iter(columns))!r}")
     else:

@@ -52,9 +52,31 @@ def build(
     """The sketch of user events: a path, a glob, a folder, the address of a database, a frame or an Arrow stream.
 
     All users of the input are one batch, so the order of the rows does not matter, and only the (k+1)-th largest
-    count is subtracted. Pass all files with events of the same users to one build. DuckDB counts within its memory
-    limit and spills to a private folder. The columns of a frame are read as text unless `types="fixed"`, as in
-    `dphist.release`.
+    count is subtracted. Pass all files with events of the same users to one build.
+
+    >>> import dphist, pandas
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> sketch = dphist.sketch.build(log, 100, user="user", item="query")
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=100)
+    >>> print(sketch.release(plan, seed=1).to_pandas())
+      query  count
+    0   tea  599.0
+    1  milk  269.0
+
+    Args:
+        input: The events, in any form that `dphist.release` reads.
+        k: Largest number of counters.
+        user: Column that identifies the user.
+        item: Column to count, or a list, as for `dphist.release`.
+        table: Table of the input database.
+        query: Query for the input database.
+        where: Count only events that satisfy this SQL condition.
+        input_format: Format of the files, if it does not follow from their names.
+        types: "fixed" keeps the types of a frame, as for `dphist.release`.
+        memory: Memory limit for counting, such as 2GB.
+        threads: Threads used for counting.
+        temp_folder: Folder for data that exceeds the memory limit.
+        progress: Called with the share of the work that is done.
     """
     size = positive_count("k", k)
     events = events_of(input, user, item, types, table=table, query=query, where=where, file_format=input_format)
@@ -135,8 +157,23 @@ def build_batches(
 
     No user of the stream may be in another sketch that this one is merged with, and which stream a user is in must
     not depend on other users: partition by a hash of the user, into a number of partitions that is fixed
-    beforehand and never adapted to the data. `schema` is that of the batches, because a partition may have none.
-    `names` are the names of the item's columns in the sketch, if they differ from those in the batches.
+    beforehand and never adapted to the data.
+
+    >>> import pyarrow, dphist
+    >>> events = pyarrow.table({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> sketch = dphist.sketch.build_batches(
+    ...     events.to_batches(), 100, user="user", item="query", schema=events.schema
+    ... )
+    >>> print(sketch)
+    MisraGries(k=100)
+
+    Args:
+        batches: The record batches.
+        k: Largest number of counters.
+        user: Column that identifies the user.
+        item: Column to count, or a list.
+        schema: The schema of the batches, because a partition may have none.
+        names: Names of the item's columns in the sketch, if they differ from those in the batches.
     """
     columns = names_of(item)
     if not isinstance(schema, pa.Schema):
@@ -203,8 +240,17 @@ def build_on_spark(
 
     A hash assigns each user to one of `partitions`, independently of other users. Executors sketch each partition,
     and all sketches are merged at once here, so their order does not matter. More partitions need less memory on
-    the executors, and lose more: each may subtract up to its (user, item) pairs divided by k + 1. The columns of a
-    DataFrame are read as text unless `types="fixed"`.
+    the executors, and lose more: each may subtract up to its (user, item) pairs divided by k + 1. An example is in
+    docs/sketches.md.
+
+    Args:
+        frame: A Spark DataFrame, or a path.
+        k: Largest number of counters.
+        user: Column that identifies the user.
+        item: Column to count, or a list, as for `dphist.release`.
+        where: Count only events that satisfy this SQL condition.
+        types: "fixed" keeps the types of a DataFrame, as for `dphist.release`.
+        partitions: Number of partitions, fixed before the data is seen.
     """
     size, parts = positive_count("k", k), positive_count("partitions", partitions)
     events = events_of(frame, user, item, types, where=where)

@@ -50,17 +50,19 @@ class MisraGries:
     all, and those that are not positive are dropped. In total at most the number of (user, item) pairs divided by
     k + 1 is subtracted, and no counter is below the number of its users by more than that.
 
-    `item` is the type of the items ("string", "int64", "date32", ...), or a mapping of column names to types. The
-    counters are true counts: a sketch is as secret as the events, and prints only its k.
+    The counters are true counts: a sketch is as secret as the events, and prints only its k.
 
-    >>> sketch = MisraGries(100)
+    >>> import dphist
+    >>> sketch = dphist.sketch.MisraGries(100)
     >>> for user in range(1000):
     ...     sketch.update({"tea", f"a wish of user {user}"})
-    >>> sketch
-    MisraGries(k=100)
-    >>> import dphist
-    >>> sketch.release(dphist.plan(epsilon=1, delta=1e-6, max_nonzero=100), seed=1).items.to_pylist()
-    ['tea']
+    >>> plan = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=100)
+    >>> print(sketch, sketch.release(plan, seed=1).items.to_pylist())
+    MisraGries(k=100) ['tea']
+
+    Args:
+        k: Largest number of counters.
+        item: Type of the items ("string", "int64", "date32", ...), or a mapping of column names to types.
     """
 
     __slots__ = ("_counters", "_k", "_kind", "_subtracted", "_table")
@@ -75,7 +77,14 @@ class MisraGries:
 
     @classmethod
     def from_columns(cls, k: int, users: object, items: object, *, name: str = "item") -> MisraGries:
-        """A sketch of one batch of whole users, for items of the column's type."""
+        """A sketch of one batch of whole users, for items of the column's type.
+
+        Args:
+            k: Largest number of counters.
+            users: The user of each event.
+            items: The item of each event.
+            name: Name of the item's column.
+        """
         (given,) = given_columns(items, 1)
         column = given_column(given, "items")
         sketch = cls(k, {name: column.type})
@@ -90,10 +99,12 @@ class MisraGries:
 
     @property
     def k(self) -> int:
+        """Largest number of counters."""
         return self._k
 
     @property
     def kind(self) -> ItemKind:
+        """Names and types of the item's columns."""
         return self._kind
 
     def __repr__(self) -> str:
@@ -105,9 +116,9 @@ class MisraGries:
     def update(self, items: Iterable[object]) -> None:
         """Add one user with all their items. A user must not come twice.
 
-        No user may influence the order of the others: in order of arrival or of user numbers is fine; shuffled, by
-        popularity or from a Python set is not. Items that are None, NaN or not of the sketch's type are left out.
-        Items of several columns are tuples.
+        `items` are all that the user has. No user may influence the order of the others: in order of arrival or of
+        user numbers is fine; shuffled, by popularity or from a Python set is not. Items that are None, NaN or not
+        of the sketch's type are left out. Items of several columns are tuples.
         """
         single = isinstance(items, (str, bytes)) or not isinstance(items, Iterable)
         if single or (isinstance(items, np.ndarray) and items.ndim == 0):
@@ -125,9 +136,10 @@ class MisraGries:
     def update_columns(self, users: object, items: object) -> None:
         """Add a batch of users with all their items: one row per event, in any order, with or without repeats.
 
-        All rows of a user must be in this batch. Which batch a user is in, and the order of the batches, must not
-        depend on other users: ranges of user numbers, or of a hash of the user, one after the other, are fine;
-        "the next million rows" or the largest batch first are not.
+        `users` and `items` are columns of equal length. All rows of a user must be in this batch. Which batch a
+        user is in, and the order of the batches, must not depend on other users: ranges of user numbers, or of a
+        hash of the user, one after the other, are fine; "the next million rows" or the largest batch first are
+        not.
         """
         columns, who = item_columns(items, self._kind), given_column(users, "users")
         who = plain_column(who, TEXT if pa.types.is_null(who.type) else plainest(who.type))
@@ -140,7 +152,7 @@ class MisraGries:
         self._put(add_batch(self._as_counters(), users, items, self._k))
 
     def merge(*sketches: MisraGries) -> MisraGries:
-        """The sketch of all users of these sketches, who must be different users: `MisraGries.merge(a, b, c)`.
+        """The sketch of all users of these `sketches`, who must be different users: `MisraGries.merge(a, b, c)`.
 
         Merge all at once: then their order does not matter, and the least is subtracted. If you merge in several
         steps, fix beforehand which sketches are merged with which, never "as they complete".
@@ -160,7 +172,7 @@ class MisraGries:
         return MisraGries.of_counters(k, kind, merge_counters([sketch._as_counters() for sketch in sketches], k))
 
     def error_bound(self, pairs: int) -> int:
-        """How far a counter can be below the number of its users, after this many (user, item) pairs.
+        """How far a counter can be below the number of its users, after this many (user, item) `pairs`.
 
         Guarantee: users - bound <= counter <= users for every item; an item without a counter has at most `bound`
         users.
@@ -175,16 +187,21 @@ class MisraGries:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, k: int | None = None) -> MisraGries:
-        """The sketch from `to_bytes`. Raises `InputError` if it is damaged, or not of size `k` if given."""
+        """The sketch from the `data` of `to_bytes`. Raises `InputError` if damaged, or not of size `k`."""
         return cls.of_counters(*decode(data, "the sketch", k))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the sketch, with its true counts, to a file that only its owner can read: keep it secret."""
+        """Write the sketch, with its true counts, to a file that only its owner can read: keep it secret.
+
+        Args:
+            path: The file.
+            force: Replace an existing file.
+        """
         write_secret(path, self.to_bytes(), force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, k: int | None = None) -> MisraGries:
-        """The sketch from `save`. Raises `InputError` if it is damaged, or not of size `k` if given."""
+        """The sketch from the `path` of `save`. Raises `InputError` if damaged, or not of size `k`."""
         return cls.of_counters(*decode(read_secret(path), f"the sketch {os.fspath(path)}", k))
 
     def release(
@@ -192,7 +209,7 @@ class MisraGries:
         plan: Plan,
         *,
         count_name: str = "count",
-        rounded: bool = False,
+        round: bool = False,
         seed: int | None = None,
         output: str | os.PathLike[str] | Target | None = None,
         force: bool = False,
@@ -206,20 +223,27 @@ class MisraGries:
         choice of that update nor the order of updates and merges depended on other users. One `build`, one
         `build_on_spark` and one `merge` of all such sketches ensure the order.
 
-        With `ledger` and `dataset` the release is booked before any noise is drawn. With `output` it is written
-        with its certificate, and `placed` is called once both are in place. `seed` is for tests: its output is not
-        private.
+        Args:
+            plan: With `max_nonzero` or `top` of at least k.
+            count_name: Name of the count column.
+            round: Whole counts, as integers.
+            seed: For tests: seed of the noise. The release is NOT PRIVATE.
+            output: File or database to write to, with the certificate next to it.
+            force: Replace an existing release.
+            ledger: Book the release in this ledger before any noise is drawn.
+            dataset: With `ledger`: the dataset whose budget is spent.
+            placed: Called with the place of data and certificate once both are written.
         """
         names = checked_names(self._kind.names, count_name)
-        if not isinstance(rounded, bool):
-            raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
+        if not isinstance(round, bool):
+            raise InvalidParameter(f"round must be True or False, not {round!r}")
         certified = certify_again(plan)
         problem = sketch_problem(certified, self._k)
         if problem is not None:
             raise InvalidParameter(problem)
         target = output if output is None or isinstance(output, Target) else target_of(output)
         recorded = sketch_request(
-            certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=rounded, dataset=dataset
+            certified, self._k, seed=recordable_seed(seed), count_name=count_name, round=round, dataset=dataset
         )
         request = SketchBooking(recorded, ledger, dataset)
         # Before anything is booked or drawn.
@@ -235,10 +259,10 @@ class MisraGries:
                 tuple(take_rows(column, order) for column in counters.items), counters.counts[order], certified,
                 subtracted=counters.subtracted, names=names, seed=seed,
             )  # fmt: skip
-            decimals = count_decimals(certified, whole=rounded)
+            decimals = count_decimals(certified, whole=round)
             counts, _ = added_columns(
                 np.asarray(noisy.counts, np.float64), certified, names.count,
-                error=False, interval=None, decimals=decimals, whole=rounded,
+                error=False, interval=None, decimals=decimals, whole=round,
             )  # fmt: skip
             result = replace(noisy, counts=counts, decimals=decimals, request=recorded, receipt=attempt.receipt)
             attempt.release = result
