@@ -1,6 +1,6 @@
 """What the default finds, how far its counts are off, and how often its intervals hold the truth.
 
-Run `python benchmarks/rounds.py [--data DIR] [--runs 20] [--epsilon 1] [--goal accuracy]`.
+Run `python benchmarks/rounds.py [--data DIR] [--runs 20] [--epsilon 1] [--goal accuracy] [--json FILE]`.
 
 Every number is of `dphist.release` itself with all of its spending, at delta 1e-6, as the mean over the runs:
 
@@ -19,6 +19,7 @@ twenty has some 1,900 items, or one in fifty some 9,000.
 from __future__ import annotations
 
 import argparse
+import json
 import runpy
 import subprocess
 import sys
@@ -147,10 +148,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--epsilon", type=float, action="append")
     parser.add_argument("--goal", action="append", choices=["accuracy", "keys"])
+    parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     parser.add_argument("--only", help="only data sets whose name contains this")
     given = parser.parse_args()
     print("| data | epsilon | goal | items | distance | intervals | top ten | CPU s |")
     print("|---|---|---|---|---|---|---|---|")
+    rows: list[dict[str, str | float]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, path in _made(Path(folder), given.data):
             if given.only and given.only not in name:
@@ -158,11 +161,15 @@ def main() -> None:
             for epsilon in given.epsilon or [1.0]:
                 for goal in given.goal or ["accuracy"]:
                     found = measure(path, epsilon, goal, given.runs)
+                    rows.append({"data": name, "epsilon": epsilon, "goal": goal, **found})
                     print(
                         f"| {name} | {epsilon:g} | {goal} | {found['items']:,.0f} | {found['distance']:.3f} | "
                         f"{found['intervals']:.1%} | {found['top ten']:+.1%} | {found['CPU']:.2f} |",
                         flush=True,
                     )
+    if given.json:
+        made = {"delta": DELTA, "runs": given.runs, "rows": rows}
+        given.json.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
