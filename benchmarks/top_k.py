@@ -1,6 +1,6 @@
 """The K most common items: dphist and published algorithms, at the same epsilon and delta.
 
-Run `python benchmarks/top_k.py [--data DIR] [--budget 1 1e-6] [--runs 10] [--json FILE]`.
+Run `python benchmarks/top_k.py [--data DIR] [--budget 1 1e-6] [--runs 9] [--json FILE]`.
 
 `--data` is a folder of Parquet files with the columns user and item; the common job of benchmarks/peers.py is
 always measured. A user may have any number of items: each user moves each count by at most 1.
@@ -24,10 +24,10 @@ implemented from their papers, in floating point. No release made here is safe t
   Private Top-k": sequences s with probability in proportion to exp(-epsilon/2 max_i(c_i - c_(s_i))). Pure
   differential privacy. It needs a public list of all items; keys only.
 
-The public list that Peeling and Joint get is that of all items in the data, which favours them.
+The public list that Peeling, Joint and `--items` get is that of all items in the data, which favours them.
 
-dphist's rows are `dphist.release` itself (rounds), and `release_histogram` on the true counts, whose noise is that
-of `--top`. More than a third of all items are no longer "the most common": such K are left out.
+dphist's rows are `dphist.release` itself (rounds and `--items`), and `release_histogram` on the true counts, whose
+noise is that of `--top`. More than a third of all items are no longer "the most common": such K are left out.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -55,6 +56,8 @@ from dphist import release_histogram
 
 SIZES: Final = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 BUDGETS: Final = ((1.0, 1e-6), (0.35, 1e-5))
+# Data with more pairs have a third of the runs of rounds.
+LARGE: Final = 1_000_000
 # What an algorithm needs, and the sort of its guarantee.
 NEEDS: Final = {
     "dphist --top": "nothing public; (epsilon, delta); counts and order",
@@ -63,6 +66,7 @@ NEEDS: Final = {
     "dphist rounds, K largest": "nothing public; (epsilon, delta); counts; at most 256 items of a user",
     "Limited domain": "nothing public; (epsilon, delta); keys and order",
     "Limited domain, with counts": "nothing public; (epsilon, delta); counts",
+    "dphist --items, K largest": "a public list of items; (epsilon, delta); counts; at most 256 items of a user",
     "Joint, known items": "a public list of items; pure epsilon; keys and order",
     "Joint, known items, with counts": "a public list of items; (epsilon, delta) for the counts",
     "Peeling, known items": "a public list of items; (epsilon, delta); keys and order",
@@ -145,8 +149,8 @@ def measured(places: Ints, truth: Ints, k: int, sigma: float, generator: np.rand
 # The joint exponential mechanism
 
 
-def log_sequences(truth: Ints, k: int) -> Floats:
-    """For each loss t = 0 ... c_1: ln of the number of sequences of k items with all c_i - c_(s_i) at most t.
+def log_sequences(truth: Ints, k: int, losses: Ints) -> Floats:
+    """For each loss t: ln of the number of sequences of k items with all c_i - c_(s_i) at most t.
 
     The i-th item has to be one of the n_i(t) with a count of at least c_i - t. These sets are nested, so the
     number is the product of n_i(t) - (i - 1).
@@ -155,30 +159,34 @@ def log_sequences(truth: Ints, k: int) -> Floats:
     # The number of items with at least v users, for v = 0 ... largest.
     at_least = np.cumsum(np.bincount(truth, minlength=largest + 1)[::-1])[::-1]
     tops, index = truth[:k, None], np.arange(k)[:, None]
-    step = max(1, 4_000_000 // k)
-    parts = []
-    for start in range(0, largest + 1, step):
-        loss = np.arange(start, min(start + step, largest + 1))[None, :]
-        parts.append(np.log(at_least[np.maximum(tops - loss, 0)] - index).sum(axis=0))
-    return np.concatenate(parts)
+    parts = np.array_split(losses, math.ceil(losses.size * k / 4_000_000))
+    return np.concatenate([np.log(at_least[np.maximum(tops - part, 0)] - index).sum(axis=0) for part in parts])
 
 
-def loss_weights(log_numbers: Floats, epsilon: float) -> Floats:
-    """The probability to draw among the sequences of loss at most t, for t = 0 ... c_1.
+def loss_law(truth: Ints, k: int, epsilon: float, *, block: int = 64, least: float = -50.0) -> tuple[Ints, Floats]:
+    """Losses t and the probabilities to draw among all sequences of loss at most t.
 
     exp(-epsilon t/2) is the sum of exp(-epsilon u/2) (1 - exp(-epsilon/2)) over u >= t: drawing u with this weight
     times the number of sequences of loss at most u, and then one of these, draws each with its own weight. All
-    sequences have a loss of at most c_1, so that larger u count for u = c_1.
+    sequences have a loss of at most c_1, so that larger u count for u = c_1. Blocks of losses whose weights are
+    all below exp(least) of the largest are left out.
     """
-    loss = np.arange(log_numbers.size)
-    logs = log_numbers - epsilon * loss / 2
+    last = int(truth[0])
+    starts = np.append(np.arange(0, last, block), last)
+    rough = log_sequences(truth, k, starts)
+    # The weight of a loss is at most that of its block's first loss, with the number of the next block's first.
+    most = np.append(rough[1:], rough[-1]) - epsilon * starts / 2
+    best = float((rough[:-1] - epsilon * starts[:-1] / 2).max(initial=-math.inf))
+    kept = [np.arange(start, min(start + block, last)) for start in starts[:-1][most[:-1] > best + least]]
+    losses = np.append(np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64), last)
+    logs = log_sequences(truth, k, losses) - epsilon * losses / 2
     logs[:-1] += math.log(-math.expm1(-epsilon / 2))
     weights = np.exp(logs - logs.max())
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
+    return losses, weights / weights.sum()
 
 
-def joint(truth: Ints, k: int, log_numbers: Floats, epsilon: float, generator: np.random.Generator) -> Ints:
-    loss = int(generator.choice(log_numbers.size, p=loss_weights(log_numbers, epsilon)))
+def joint(truth: Ints, k: int, law: tuple[Ints, Floats], generator: np.random.Generator) -> Ints:
+    loss = int(generator.choice(law[0], p=law[1]))
     allowed = np.searchsorted(-truth, -(truth[:k] - loss), side="right")
     places = np.arange(truth.size)
     for i, number in enumerate(allowed.tolist()):
@@ -191,8 +199,8 @@ def joint(truth: Ints, k: int, log_numbers: Floats, epsilon: float, generator: n
 
 
 def dphist_top(truth: Ints, k: int, budget: Budget, offset: Any = "opposite") -> Released:
-    plan = top_plan(k, budget, offset)
-    table = release_histogram(np.arange(truth.size), truth, plan).to_arrow()
+    """Counts up to the (k+1)-th largest, which is subtracted from all: smaller ones change nothing."""
+    table = release_histogram(np.arange(k + 1), truth[: k + 1], top_plan(k, budget, offset)).to_arrow()
     return Released(table.column("item").to_numpy(), table.column("count").to_numpy())
 
 
@@ -224,12 +232,13 @@ class Row:
     distance: float | None
 
 
-def rivals_of(
-    truth: Ints, k: int, budget: Budget, log_numbers: Floats
-) -> dict[str, list[Callable[[int], Released]]]:
+def rivals_of(truth: Ints, k: int, budget: Budget) -> dict[str, list[Callable[[int], Released]]]:
     """Each algorithm as functions of the run; the best of several is chosen in hindsight."""
     half = Budget(budget.epsilon, budget.delta / 2)
     rho = largest_rho(half.epsilon, half.delta)
+    laws = {
+        counted: loss_law(truth, k, budget.epsilon / 2 if counted else budget.epsilon) for counted in (False, True)
+    }
 
     def limited(k_bar: int, counted: bool) -> Callable[[int], Released]:
         rate = peeling_rate(k, half, share=0.5 if counted else 1.0)
@@ -249,8 +258,7 @@ def rivals_of(
 
     def jointly(seed: int, counted: bool) -> Released:
         generator = np.random.default_rng([seed, 2])
-        spent = budget.epsilon / 2 if counted else budget.epsilon
-        places = joint(truth, k, log_numbers, spent, generator)
+        places = joint(truth, k, laws[counted], generator)
         sigma = 1 / gaussian_mu(budget.epsilon / 2, budget.delta)
         return measured(places, truth, k, sigma, generator) if counted else Released(places)
 
@@ -274,37 +282,55 @@ def mean_score(scores: list[Score]) -> Score:
     return Score(recall, captured, float(np.mean(distances)) if distances else None)
 
 
-def rounds_of(path: Path, pairs: Pairs, places: Ints, budget: Budget) -> Released:
-    """All items found in rounds; `places` is the place of each item among the counts in falling order."""
-    release = dphist_release(path, pairs, budget.epsilon, {}, budget.delta)
-    assert release.estimate is not None
-    return Released(places[release.found], release.estimate[release.found])
+def released(
+    path: Path, pairs: Pairs, places: Ints, budget: Budget, options: dict[str, Any], runs: int
+) -> list[Released]:
+    """Releases by dphist; `places` is the place of each item among the counts in falling order."""
+    found = []
+    for _ in range(runs):
+        release = dphist_release(path, pairs, budget.epsilon, options, budget.delta)
+        assert release.estimate is not None
+        found.append(Released(places[release.found], release.estimate[release.found]))
+    return found
 
 
-def measure(path: Path, budgets: list[Budget], runs: int) -> list[Row]:
+def write_items(path: Path, output: Path) -> None:
+    """All items of the data, as if they were public."""
+    items = pq.read_table(path, columns=["item"]).group_by("item").aggregate([])
+    pq.write_table(items, output)
+
+
+def measure(path: Path, budgets: list[Budget], runs: int, items: Path) -> list[Row]:
+    """Print the table of one dataset and return its rows; `items` is the file for its list of items."""
+    write_items(path, items)
     pairs = read_pairs(path)
     counts = pairs.sum_by_item().astype(np.int64)
     order = np.argsort(-counts, kind="stable")
     truth, places = counts[order], np.empty_like(order)
     places[order] = np.arange(order.size)
     sizes = [k for k in SIZES if 3 * k < truth.size]
-    numbers = {k: log_sequences(truth, k) for k in sizes}
     rows: list[Row] = []
     print(f"\n{path.stem}: {pairs.items:,} items\n\n| budget | K | algorithm | recall | captured | distance |")
     print("|---|---|---|---|---|---|")
     for budget in budgets:
-        in_rounds = [rounds_of(path, pairs, places, budget) for _ in range(runs)]
+        few = runs if pairs.user.size < LARGE else max(1, runs // 3)
+        releases = {
+            name: released(path, pairs, places, budget, options, few)
+            for name, options in (
+                ("dphist rounds, K largest", {}),
+                ("dphist --items, K largest", {"items": str(items)}),
+            )
+        }
         for k in sizes:
             found = {
                 name: max(
                     (mean_score([score(run(seed), truth, k) for seed in range(runs)]) for run in choices),
                     key=lambda one: one.recall,
                 )
-                for name, choices in rivals_of(truth, k, budget, numbers[k]).items()
+                for name, choices in rivals_of(truth, k, budget).items()
             }
-            found["dphist rounds, K largest"] = mean_score(
-                [score(largest_of(one, k), truth, k) for one in in_rounds]
-            )
+            for name, ones in releases.items():
+                found[name] = mean_score([score(largest_of(one, k), truth, k) for one in ones])
             for name in NEEDS:
                 one = found[name]
                 rows.append(Row(path.stem, budget.epsilon, budget.delta, k, name, **asdict(one)))
@@ -321,7 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The K most common items: dphist and published algorithms.")
     parser.add_argument("--data", type=Path, help="a folder of Parquet files with the columns user and item")
     parser.add_argument("--budget", type=float, nargs=2, action="append", metavar=("EPSILON", "DELTA"))
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     given = parser.parse_args()
@@ -332,10 +358,10 @@ def main() -> None:
     budgets = [Budget(*one) for one in given.budget or BUDGETS]
     rows: list[Row] = []
     for path in [*(sorted(given.data.glob("*.parquet")) if given.data else []), common]:
-        rows += measure(path, budgets, given.runs)
-    if given.json:
-        found = {"runs": given.runs, "needs": NEEDS, "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        rows += measure(path, budgets, given.runs, given.folder / "items.parquet")
+        if given.json:
+            found = {"runs": given.runs, "needs": NEEDS, "rows": [asdict(row) for row in rows]}
+            given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -103,16 +103,27 @@ def test_joint_draws_each_sequence_with_its_weight_and_is_private(k: int, epsilo
     assert largest_delta(law, 4, 2, epsilon) <= 1e-12
     for counts in ((3, 1, 1, 0), (5, 4, 2, 2), (2, 2, 2, 2)):
         truth = np.array(counts, dtype=np.int64)
-        numbers = top_k.log_sequences(truth, k)
         drawn = dict.fromkeys(law(counts), 0.0)
-        for loss, chance in enumerate(top_k.loss_weights(numbers, epsilon).tolist()):
+        losses, chances = top_k.loss_law(truth, k, epsilon)
+        numbers = np.exp(top_k.log_sequences(truth, k, losses))
+        for loss, chance, number in zip(losses.tolist(), chances.tolist(), numbers.tolist(), strict=True):
             within = [
                 one for one in drawn if all(counts[place] - counts[item] <= loss for place, item in enumerate(one))
             ]
-            assert math.exp(numbers[loss]) == pytest.approx(len(within))
+            assert number == pytest.approx(len(within))
             for one in within:
                 drawn[one] += chance / len(within)
         assert drawn == pytest.approx(law(counts))
+
+
+def test_losses_that_are_left_out_have_no_weight() -> None:
+    truth = np.sort(np.random.default_rng(2).zipf(1.3, 300).clip(max=5_000))[::-1].astype(np.int64)
+    for epsilon in (0.35, 1.0):
+        losses, chances = top_k.loss_law(truth, 20, epsilon)
+        every, all_chances = top_k.loss_law(truth, 20, epsilon, least=-math.inf)
+        assert losses.size < every.size == truth[0] + 1
+        assert all_chances[losses] == pytest.approx(chances, abs=1e-15)
+        assert 1 - all_chances[losses].sum() < 1e-12
 
 
 def test_each_algorithm_finds_items_that_stand_out() -> None:
@@ -128,7 +139,7 @@ def test_each_algorithm_finds_items_that_stand_out() -> None:
     ]
     small = truth.copy()
     small[:20] //= 100_000
-    chosen.append(top_k.joint(small, 20, top_k.log_sequences(small, 20), 30.0, generator))
+    chosen.append(top_k.joint(small, 20, top_k.loss_law(small, 20, 30.0), generator))
     for places in chosen:
         assert sorted(places.tolist()) == list(range(20))
     for places in chosen[:2]:
