@@ -6,9 +6,10 @@ tables of the page from these numbers.
 - paper: the rows and curves of the paper's figure, for its epsilon = 0.35 and for epsilon = 0.349;
 - shared: threshold and noise with shared noise, divided by those of the GSHM at the same limit m per user;
 - crossings: the least m from which shared noise pays;
-- discrete: what discrete noise costs, for dphist's plans and for the paper's theorem.
+- discrete: what discrete noise costs, for dphist's plans and for the paper's theorem;
+- both: the noise of the K largest counts, of a limit on items per user, and of both, at epsilon 1, delta 1e-6.
 
-Budgets are the paper's where no other is named.
+All other budgets are the paper's.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ DETAIL_LIMITS: Final = (
 SHARES: Final = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DISCRETE_SIZES: Final = (2, 5, 10, 30, 100, 300, 1_000, 10_000, 51_914)
 DISCRETE_EPSILONS: Final = (8.0, 4.0, 2.0, 1.0, 0.7)
+
+TOP_SIZES: Final = (100, 1_000, 10_000)
+TOP_SHARES: Final = (0.05, 0.1, 0.15, 0.2, 0.22, 0.24, 0.25, 0.26, 0.28, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,24 @@ class Discrete:
 
 
 @dataclass(frozen=True)
+class Both:
+    """Total noise of `top` alone, of `max_items_per_user` alone, and of both together."""
+
+    k: int
+    m: int
+    top: float
+    limit: float
+    both: float
+
+
+@dataclass(frozen=True)
 class Analysis:
     paper: list[PaperRow]
     curves: list[Curve]
     shared: list[Shared]
     crossings: list[Crossing]
     discrete: list[Discrete]
+    both: list[Both]
 
 
 def short(number: float) -> float:
@@ -211,13 +227,21 @@ def discrete_noise(epsilon: float, k: int) -> list[Discrete]:
     ]
 
 
+def both_limits(k: int, share: float) -> Both:
+    m = max(1, round(share * k))
+    given = partial(dphist.plan, epsilon=1, delta=1e-6, mechanism="gaussian")
+    plans = given(top=k), given(max_items_per_user=m), given(top=k, max_items_per_user=m)
+    return Both(k, m, *(short(made.total_noise) for made in plans))
+
+
 def compute() -> Analysis:
     paper = [paper_rows(epsilon, k) for epsilon in (EPSILON, 0.349) for k in SIZES]
     cases = [(EPSILON, k) for k in DISCRETE_SIZES] + [(epsilon, 10) for epsilon in DISCRETE_EPSILONS]
     discrete = [row for case in cases for row in discrete_noise(*case)]
     rows = [row for rows, _ in paper for row in rows]
     curves = [curve for _, curves in paper for curve in curves]
-    return Analysis(rows, curves, shared_noise(), [crossing(k) for k in SHARED_SIZES], discrete)
+    both = [both_limits(k, share) for k in TOP_SIZES for share in TOP_SHARES]
+    return Analysis(rows, curves, shared_noise(), [crossing(k) for k in SHARED_SIZES], discrete, both)
 
 
 def main() -> None:
@@ -225,7 +249,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     given = parser.parse_args()
     found = compute()
-    for rows in (found.paper, found.shared, found.crossings, found.discrete):
+    for rows in (found.paper, found.shared, found.crossings, found.discrete, found.both):
         for row in rows:
             print(row)
     if given.json:

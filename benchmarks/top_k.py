@@ -62,7 +62,7 @@ LARGE: Final = 1_000_000
 NEEDS: Final = {
     "dphist --top": "nothing public; (epsilon, delta); counts and order",
     "dphist --top, the paper's offset": "nothing public; (epsilon, delta); counts and order",
-    "dphist --top 2K, K largest": "nothing public; (epsilon, delta); counts and order",
+    "dphist --top 3K, K largest": "nothing public; (epsilon, delta); counts and order",
     "dphist rounds, K largest": "nothing public; (epsilon, delta); counts; at most 256 items of a user",
     "Limited domain": "nothing public; (epsilon, delta); keys and order",
     "Limited domain, with counts": "nothing public; (epsilon, delta); counts",
@@ -266,7 +266,7 @@ def rivals_of(truth: Ints, k: int, budget: Budget) -> dict[str, list[Callable[[i
     return {
         "dphist --top": [lambda _: dphist_top(truth, k, budget)],
         "dphist --top, the paper's offset": [lambda _: dphist_top(truth, k, budget, "independent")],
-        "dphist --top 2K, K largest": [lambda _: largest_of(dphist_top(truth, 2 * k, budget), k)],
+        "dphist --top 3K, K largest": [lambda _: largest_of(dphist_top(truth, 3 * k, budget), k)],
         "Limited domain": [limited(bar, counted=False) for bar in bars],
         "Limited domain, with counts": [limited(bar, counted=True) for bar in bars],
         "Joint, known items": [lambda seed: jointly(seed, counted=False)],

@@ -106,6 +106,8 @@ HEIGHT: Final = 205
 LINE: Final = 15.0
 # For fonts that are wider than the one that the converter measures.
 PADDING: Final = {"left": 8, "top": 5, "right": 22, "bottom": 5}
+# Room for the names of algorithms.
+DOT_LABELS: Final = 120
 RULE: Final = {"type": "rule", "color": INK, "opacity": 0.6, "strokeDash": [3, 3]}
 LABEL: Final = {"type": "text", "fontWeight": 600, "fontSize": 12.5, "baseline": "middle"}
 
@@ -221,12 +223,13 @@ def dot_panel(
     values = [{"row": row, "data": data, "x": value} for row, cells in rows for data, value in cells.items()]
     legend = {
         "title": None,
-        "orient": "top",
+        "orient": "none",
+        "legendX": -DOT_LABELS,
+        "legendY": -24,
         "direction": "horizontal",
         "columnPadding": 6,
         "symbolSize": 70,
         "labelFontSize": 12,
-        "offset": 4,
     }
     quiet = {"title": None, "grid": True, "ticks": False, "domain": False}
 
@@ -245,7 +248,12 @@ def dot_panel(
         {"data": {"values": [{"x": rule}]}, "mark": RULE, "encoding": across},
         {"data": {"values": values}, "mark": dot, "encoding": {**across, **kinds}},
     ]
-    spec = {"layer": layers, "width": WIDTH - 105, "height": {"step": 19}, "padding": {**PADDING, "left": 24}}
+    spec = {
+        "layer": layers,
+        "width": WIDTH - DOT_LABELS + 15,
+        "height": {"step": 19},
+        "padding": {**PADDING, "left": 24},
+    }
     return Chart(name, title, words, spec)
 
 
@@ -256,9 +264,9 @@ ANALYSES: Final[dict[str, tuple[str, str, dict[int, tuple[float, float, Literal[
     "gshm-add-the-deltas": (
         "GSHM, add the deltas",
         ORANGE,
-        {10: (40, 196, "right"), 51914: (2_240, 15_900, "right")},
+        {10: (42, 213, "right"), 51914: (2_240, 15_900, "right")},
     ),
-    "gshm-exact": ("GSHM, exact", GREEN, {10: (41, 136, "right"), 51914: (2_200, 13_700, "right")}),
+    "gshm-exact": ("GSHM, exact", GREEN, {10: (42.5, 134, "right"), 51914: (2_200, 13_700, "right")}),
     "csh-add-the-deltas": (
         "add the deltas",
         PURPLE,
@@ -282,7 +290,8 @@ def paper_panel(k: int) -> Chart:
             best, (a, b, align) = paper_row(k, curve.analysis), places[k]
             reach = 1.3 * paper_row(k, "gshm-exact" if curve.analysis.startswith("gshm") else "exact").noise
             number = f"{best.tau:,.0f}"
-            points = [(noise, tau) for noise, tau in curve.points if noise <= reach]
+            highest = 20_000 if k > 100 else 205
+            points = [(noise, tau) for noise, tau in curve.points if noise <= reach and tau <= highest]
             lines.append(Line(f"{label} {number}", colour, points, at=(a, b), align=align))
             lines.append(Line("", colour, [(best.noise, best.tau)], dots=True))
             kind = "" if label.startswith("GSHM") else "CSH, "
@@ -292,7 +301,7 @@ def paper_panel(k: int) -> Chart:
         x = Axis(across, 200, 3_000, [1_000, 2_000, 3_000])
         y = Axis("", 5_000, 20_000, [5_000, 10_000, 15_000, 20_000])
     else:
-        x, y = Axis(across, 0, 42, [10, 20, 30, 40]), Axis("", 80, 210, [100, 150, 200])
+        x, y = Axis(across, -3, 42, [10, 20, 30, 40]), Axis("", 80, 222, [100, 150, 200])
     words = "The least threshold for each amount of noise, with its minimum: " + "; ".join(said) + "."
     return line_panel(f"analysis-paper-{k}", f"Threshold τ, k = {k:,}", words, x, y, lines)
 
@@ -422,7 +431,7 @@ def value(cell: rivals.Cell) -> float:
 
 TOP_LINES: Final = {
     "dphist rounds, K largest": ("dphist, rounds", VERMILLION, (1, 0)),
-    "dphist --top 2K, K largest": ("dphist --top 2K", BLUE, (1, 0)),
+    "dphist --top 3K, K largest": ("dphist --top 3K", BLUE, (1, 0)),
     "dphist --items, K largest": ("dphist, list", VERMILLION, (5, 3)),
     "Limited domain": ("limited domain", ORANGE, (1, 0)),
     "Peeling, known items": ("peeling, list", PURPLE, (5, 3)),
@@ -445,6 +454,18 @@ def top_panel(data: str, epsilon: float = 1.0) -> Chart:
     y = Axis("", 0, 1.02, [0, 0.25, 0.5, 0.75, 1], form=".0%")
     title = f"{data.capitalize()}: share of the true top K"
     return line_panel(f"analysis-top-{data.replace(' ', '-')}", title, words, x, y, lines, room=105)
+
+
+def both_panel() -> Chart:
+    lines, said = [], []
+    for k, colour in ((100, BLUE), (1_000, ORANGE), (10_000, VERMILLION)):
+        points = [(r.m / r.k, r.both / min(r.top, r.limit)) for r in computed().both if r.k == k]
+        lines.append(Line(f"K = {k:,}", colour, points, at=min(points, key=lambda one: one[1]), dots=True))
+        said.append(f"{min(b for _, b in points):.3f} for K = {k:,}")
+    words = f"Noise with both limits, divided by the lower of each alone, by M/K. The lowest: {', '.join(said)}."
+    x = Axis("limit on items per user M / K", 0, 1, [0, 0.25, 0.5, 0.75, 1], form=".2~f")
+    y = Axis("noise, relative to the better one", 0.86, 1.01, [0.88, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0], form=".2f")
+    return line_panel("analysis-both", "--top K and --max-items-per-user M", words, x, y, lines)
 
 
 def charts() -> list[Chart]:
@@ -532,7 +553,7 @@ def top_table() -> str:
     found = top_results()
     plain = (
         "dphist --top",
-        "dphist --top 2K, K largest",
+        "dphist --top 3K, K largest",
         "dphist --top, the paper's offset",
         "dphist rounds, K largest",
     )
@@ -552,17 +573,8 @@ def top_table() -> str:
                 assert distance.distance is not None
                 cells.append(f"{100 * recall.recall:.0f}, {short(distance.distance)}")
             rows.append([data, f"{k:,}", *cells])
-    head = [
-        "data",
-        "K",
-        "`--top K`",
-        "`--top 2K`",
-        "paper's offset",
-        "rounds",
-        "limited domain",
-        "joint †",
-        "peeling †",
-    ]
+    head = ["data", "K", "`--top K`", "`--top 3K`", "paper's offset", "rounds", "limited domain"]
+    head += ["`--items` †", "peeling †", "joint †"]
     return table(head, rows)
 
 

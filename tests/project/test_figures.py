@@ -104,6 +104,12 @@ def test_sentences_of_the_page_are_those_of_the_results() -> None:
         assert sentence in text, sentence
 
 
+def recall(data: str, k: int, algorithm: str) -> str:
+    row = figures.top_results().row(data, 1.0, k, algorithm)
+    assert row is not None
+    return f"{100 * row.recall:.0f} %"
+
+
 def sentences() -> Iterator[str]:
     found = {data: figures.results("rivals", figures.Rivals).of(data) for data in figures.COLOURS}
     published = [name for name in found["films"] if re.search("as published|degree 50|first round", name)]
@@ -117,7 +123,8 @@ def sentences() -> Iterator[str]:
 
     films, products, words, common = (both(data) for data in figures.COLOURS)
     yield f"at most {films[0]} films for its {films[1]}, {products[0]} products for {products[1]}, and {common[0]}"
-    yield f"items of the common job for {common[1]}. On words, Policy Gaussian finds {words[0]} for {words[1]}; with"
+    yield f"items of the common job for {common[1]}. On words"
+    yield f"On words, Policy Gaussian finds {words[0]} for {words[1]}; with `--goal keys`"
     yield f"`--goal keys` dphist finds {keys('words', ['dphist, goal keys'])}."
     best = [keys(data, hindsight) for data in figures.COLOURS]
     yield f"takes the best of the others to {best[0]}, {best[1]} and {best[3]}, and to {best[2]} words."
@@ -137,6 +144,15 @@ def sentences() -> Iterator[str]:
         for k in (10, 10_000)
     )  # fmt: skip
     yield f"{100 * few:.0f} % less noise at K = 10, {100 * many:.0f} % at K = 10,000"
+    yield f"at K = 10 on products it finds {recall('products', 10, 'dphist --top')}, limited domain "
+    yield f"limited domain {recall('products', 10, 'Limited domain')}. It has"
+    yield f"the rest is free: {recall('products', 10, 'dphist --top 3K, K largest')}, with counts."
+    thirty = [recall("products", 30, name) for name in ("Limited domain", "dphist --top 3K, K largest")]
+    yield f"remains ahead on products, {thirty[0]} to {thirty[1]}."
+    thousand = [recall("words", 1_000, name) for name in ("dphist rounds, K largest", "Limited domain")]
+    yield f"Of the 1,000 most common words they find {thousand[0]}, limited domain {thousand[1]}."
+    listed = [recall("products", 30, name) for name in ("Peeling, known items", figures.LISTED)]
+    yield f"(products, K = 30: {listed[0]} to {listed[1]})"
     tuned = {r.k: r for r in figures.computed().shared if r.way == "tuned" and r.m == r.k}
     ratios = [figures.paper_row(k, "exact").tau / figures.paper_row(k, "csh-tighter").tau for k in (51_914, 10)]
     yield f"by {100 - 100 * ratios[0]:.0f} to {100 - 100 * ratios[1]:.0f} % on the paper's own figure"
