@@ -1,11 +1,11 @@
 """Keys and accuracy of dphist and of published algorithms for unknown keys, at the same epsilon and delta.
 
-Run `python benchmarks/rivals.py [--data DIR] [--epsilon 0.2 --epsilon 1] [--quick]`.
+Run `python benchmarks/rivals.py [--data DIR] [--epsilon 0.2 --epsilon 1] [--quick] [--json FILE]`.
 
 `--data` is a folder of Parquet files with the columns user and item. The common job of benchmarks/peers.py is
 always measured; `--quick` runs only a smaller copy of it, once. The output is one Markdown table per dataset: keys
 released, and the error sum |estimate - truth| / sum truth over all items, where items that are not released count
-as 0. Both are means over the runs.
+as 0. Both are means over the runs. `--json` also writes the numbers to a file, for docs/figures.py.
 
 The other algorithms are implemented from their papers, in floating point. No release made here is safe to publish:
 
@@ -35,12 +35,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -402,8 +403,10 @@ def mad_two_rounds(
 # dphist
 
 
-def dphist_release(path: Path, pairs: Pairs, epsilon: float, options: dict[str, Any]) -> Release:
-    table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=DELTA, **options).to_arrow()
+def dphist_release(
+    path: Path, pairs: Pairs, epsilon: float, options: dict[str, Any], delta: float = DELTA
+) -> Release:
+    table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=delta, **options).to_arrow()
     names = pq.read_table(path, columns=["item"]).column("item").combine_chunks().dictionary_encode().dictionary
     index = {name: place for place, name in enumerate(names.to_pylist())}
     found = np.array([index[name] for name in table.column("item").to_pylist()], dtype=np.int64)
@@ -475,6 +478,35 @@ COLUMNS: tuple[tuple[Callable[[Score], float | None], str, int], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Cell:
+    """The mean of the setting that is best for a column; None if an algorithm publishes keys only."""
+
+    mean: float | None
+    setting: str = ""
+
+    def shown(self, style: str) -> str:
+        if self.mean is None:
+            return "keys only"
+        return f"{self.mean:{style}}" + (f" ({self.setting})" if self.setting else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm on one dataset at one epsilon."""
+
+    data: str
+    epsilon: float
+    algorithm: str
+    keys: Cell
+    error: Cell
+    corrected: Cell
+
+    def shown(self) -> str:
+        cells = (self.keys, self.error, self.corrected)
+        return " | ".join(cell.shown(style) for cell, (_, style, _) in zip(cells, COLUMNS, strict=True))
+
+
 def score(release: Release, truth: Floats) -> Score:
     keys = float(np.count_nonzero(release.found))
     if release.estimate is None:
@@ -484,26 +516,30 @@ def score(release: Release, truth: Floats) -> Score:
     return Score(keys, plain, corrected)
 
 
-def best_cells(choices: int, measure_one: Callable[[int, int], Score], names: list[str], runs: int) -> list[str]:
+def best_cells(
+    choices: int, measure_one: Callable[[int, int], Score], names: list[str], runs: int
+) -> tuple[Cell, Cell, Cell]:
     """A cell for each column: the best setting by the first run, and its mean over all runs."""
     known = {(choice, 0): measure_one(choice, 0) for choice in range(choices)}
-    cells = []
-    for value, style, sign in COLUMNS:
+
+    def cell(value: Callable[[Score], float | None], sign: int) -> Cell:
         firsts = {choice: number for choice in range(choices) if (number := value(known[choice, 0])) is not None}
         if not firsts:
-            cells.append("keys only")
-            continue
+            return Cell(None)
         best = min(firsts, key=lambda choice: sign * firsts[choice])
         for run in range(runs):
             if (best, run) not in known:
                 known[best, run] = measure_one(best, run)
-        mean = np.mean([value(known[best, run]) or 0.0 for run in range(runs)])
-        cells.append(f"{mean:{style}}" + (f" ({names[best]})" if choices > 1 else ""))
-    return cells
+        mean = float(np.mean([value(known[best, run]) or 0.0 for run in range(runs)]))
+        return Cell(mean, names[best] if choices > 1 else "")
+
+    keys, error, corrected = (cell(value, sign) for value, _, sign in COLUMNS)
+    return keys, error, corrected
 
 
-def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> None:
-    """Print the table of one dataset."""
+def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> list[Row]:
+    """Print the table of one dataset and return its rows."""
+    rows: list[Row] = []
     pairs = read_pairs(path, users)
     truth = pairs.sum_by_item()
     orders = [pairs.shuffled(np.random.default_rng(run)) for run in range(runs)]
@@ -512,17 +548,16 @@ def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> 
     print("|---|" + "---|---|---|" * len(epsilons))
     for method in METHODS:
         names = [", ".join(f"{value:.3g}" for value in setting.values()) for setting in method.settings]
-        cells = []
         for epsilon in epsilons:
 
             def run_setting(choice: int, run: int, method: Method = method, epsilon: float = epsilon) -> Score:
                 generator = np.random.default_rng([run, choice])
                 return score(method.run(orders[run], epsilon, generator, **method.settings[choice]), truth)
 
-            cells += best_cells(len(method.settings), run_setting, names, runs)
-        print(f"| {method.name} | " + " | ".join(cells) + " |", flush=True)
+            cells = best_cells(len(method.settings), run_setting, names, runs)
+            rows.append(Row(path.stem, epsilon, method.name, *cells))
+        print_row(method.name, rows[-len(epsilons) :])
     for name, choices in RELEASES.items() if users is None else ():
-        cells = []
         for epsilon in epsilons:
 
             def run_release(
@@ -531,8 +566,13 @@ def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> 
                 return score(dphist_release(path, orders[0], epsilon, choices[choice]), truth)
 
             names = [str(value) for choice in choices for value in choice.values()]
-            cells += best_cells(len(choices), run_release, names, runs)
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+            rows.append(Row(path.stem, epsilon, name, *best_cells(len(choices), run_release, names, runs)))
+        print_row(name, rows[-len(epsilons) :])
+    return rows
+
+
+def print_row(name: str, rows: list[Row]) -> None:
+    print(f"| {name} | " + " | ".join(row.shown() for row in rows) + " |", flush=True)
 
 
 def main() -> None:
@@ -541,14 +581,20 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, action="append", help="may be repeated; default 0.2, 1 and 4")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
     parser.add_argument("--quick", action="store_true", help="one run of the common job with a tenth of its users")
+    parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     common = given.folder / "pairs.parquet"
     if not common.exists():
         subprocess.run([sys.executable, Path(__file__).with_name("peers.py"), "--make", str(common)], check=True)
     others = sorted(given.data.glob("*.parquet")) if given.data and not given.quick else []
+    runs, users = (1, 20_000) if given.quick else (3, None)
+    rows: list[Row] = []
     for path in [*others, common]:
-        measure(path, given.epsilon or [0.2, 1.0, 4.0], 1 if given.quick else 3, 20_000 if given.quick else None)
+        rows += measure(path, given.epsilon or [0.2, 1.0, 4.0], runs, users)
+    if given.json:
+        found = {"delta": DELTA, "runs": runs, "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
