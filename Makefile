@@ -118,5 +118,5 @@ constraints: ## Update constraints.txt to the newest versions (needs Python 3.11
 	mv constraints.new constraints.txt
 	rm -rf .venv-constraints
 
-clean: ## Remove .venv, demo-output and caches
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove .venv, demo-output, site and caches
+	rm -rf $(VENV) demo-output site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from browser import accessibility_violations, opened_browser, opened_page
+from browser import accessibility_violations, opened_page
 
 ROOT = Path(__file__).resolve().parents[2]
 # Home, a guide, a page with wide tables, and two with formulas.
@@ -55,18 +56,16 @@ def test_no_page_loads_from_another_host(site: Path) -> None:
         assert not re.search(loaded, file.read_text(encoding="utf-8")), file
 
 
-def test_pages_fit_a_phone_and_load_nothing_from_elsewhere(site: Path) -> None:
-    with opened_browser() as browser:
-        for name in SEEN:
-            address = (site / f"{name}.html").as_uri()
-            with opened_page(browser, address, viewport={"width": 390, "height": 844}) as (page, seen):
-                assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-                assert not seen.elsewhere("file:", "data:"), name
+def test_pages_fit_a_phone_and_load_nothing_from_elsewhere(site: Path, browser: Any) -> None:
+    for name in SEEN:
+        address = (site / f"{name}.html").as_uri()
+        with opened_page(browser, address, viewport={"width": 390, "height": 844}) as (page, seen):
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            assert not seen.elsewhere("file:", "data:"), name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(site: Path, scheme: str) -> None:
-    address = (site / "choosing.html").as_uri()
-    with opened_browser() as browser, opened_page(browser, address, color_scheme=scheme) as (page, _):
+def test_text_has_enough_contrast(site: Path, browser: Any, scheme: str) -> None:
+    with opened_page(browser, (site / "five-minutes.html").as_uri(), color_scheme=scheme) as (page, _):
         found = accessibility_violations(page)
         assert not [finding for finding in found if finding.startswith("color-contrast")]
