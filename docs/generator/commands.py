@@ -205,7 +205,10 @@ def exceptions_of(code: int) -> list[str]:
 
 
 def commands_page() -> str:
-    lines = [INTRO, ERRORS.rstrip()]
+    lines = [INTRO, "| command | |", "|---|---|"]
+    for one in [one for _, commands in all_commands() for one in commands]:
+        lines.append(f"| [`{one.path}`](#{one.path.replace(' ', '-')}) | {cell(one.summary)} |")
+    lines += ["", ERRORS.rstrip()]
     for code, meaning in CODES.items():
         lines.append(f"| {code} | {meaning} | {', '.join(f'`{name}`' for name in exceptions_of(code))} |")
     lines += ["", REQUESTS.rstrip(), ""]
