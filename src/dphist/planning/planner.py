@@ -10,6 +10,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final, Literal, get_args
 
+import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of
@@ -284,18 +285,20 @@ def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: flo
     """The continuous noise of a top-k step; its tau is meaningless.
 
     Gamma is a whole number, and shared noise and offset have the same variance. The paper uses sqrt k. With the
-    opposite offset, a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit, which is least at sqrt(k/2);
-    so is tau, since W has the same variance as the offset's noise. Sums count as 4 extra times as many counts.
+    opposite offset, a count has the variance x (1 - x/n)(1 + 1/gamma) of a unit, n = k + 2 gamma, where x is n/2,
+    or gamma + m - 1 if that is less. Without a limit of m items this is least at sqrt(k/2), and so is tau,
+    since W has the same variance as the offset's noise.
     """
-    k = contract.nonzero
+    k, most, limit = int(contract.nonzero), contract.items, contract.user_limit
     if rule == "independent":
         gamma = max(1, round(math.sqrt(k)))
     else:
-        counts = k * (1.0 + 4.0 * extra)
-        root = math.sqrt(counts / 2.0)
-        near = {max(1, math.floor(root)), math.ceil(root)}
-        gamma = min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
-    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
+        tried = np.arange(1.0, math.ceil(math.sqrt(k * (1.0 + 4.0 * extra) / 2.0)) + 1.0)
+        whole = k + 2.0 * tried
+        moved = whole / 2.0 if limit is None else np.minimum(whole / 2.0, tried + (most - 1.0))
+        cost = (moved * (1.0 - moved / whole) + extra * most) * (1.0 + 1.0 / tried)
+        gamma = int(tried[np.argmin(cost)])
+    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, limit=limit) + extra * most
     sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
     return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
 

@@ -19,6 +19,11 @@ def lattice_family(
     return kind(noise, contract, epsilon=epsilon, scale=scale, budget=budget)
 
 
+def contract_of_new(noise: LatticeNoise, contract: Contract) -> Contract:
+    """The bound on new counts: all counts can vanish in a top-k step, whatever the limit on a user's items."""
+    return contract if noise.offset == "none" else Contract(contract.max_nonzero)
+
+
 def certify_lattice(
     noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
 ) -> Proof:
@@ -31,8 +36,9 @@ def certify_lattice(
     """
     if epsilon < 0.0:
         raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
-    items = contract.items
-    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
+    hidden = contract_of_new(noise, contract)
+    items = hidden.items
+    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), hidden, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):
         most = math.inf if budget is None else budget
         family = lattice_family(noise, contract, epsilon=epsilon, scale=scale, budget=most)

@@ -9,11 +9,12 @@ further terms of the combination: docs/theory/sums.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from flint import arb, ctx
 
@@ -46,7 +47,8 @@ from dphist.proof.exact import reach
 class Combination:
     """An integer combination of draws: a discrete Gaussian up to `factor`, moved by `shift`.
 
-    `unit` is its coefficient in the log likelihood ratio, in units of 1/V for draws of variance V.
+    `unit` is its coefficient in the log likelihood ratio, in units of 1/V for draws of variance V; 0 if nothing
+    moves.
     """
 
     variance: arb
@@ -54,9 +56,31 @@ class Combination:
     unit: int
     factor: arb
 
-    def divergence(self, epsilon: arb) -> arb:
-        return shift_divergence(variance=self.variance, shift=self.shift, epsilon=epsilon) * self.factor
+    @classmethod
+    def of(cls, draws: int, move: int, unit: int, variance: arb) -> Combination:
+        """The sum of `draws` draws of one law, each moved by `move`."""
+        if draws * move == 0:
+            return NOTHING
+        return cls(variance * draws, draws * move, unit, upper_factor([variance / 2], draws))
 
+    def beside(self, other: Combination) -> Combination:
+        """The combination of independent parts, with coprime coefficients.
+
+        Guarantee: the divergence of both parts together is at most that of the discrete Gaussian times `factor`.
+        Source: the lemma on sums of discrete Gaussians in docs/theory/discrete.md.
+        """
+        if not self.unit or not other.unit:
+            return self if self.unit else other
+        unit = math.gcd(self.unit, other.unit)
+        mine, its = self.unit // unit, other.unit // unit
+        spread = 1 / (arb(its**2) / self.variance + arb(mine**2) / other.variance)
+        return Combination(
+            self.variance * mine**2 + other.variance * its**2, self.shift * mine + other.shift * its, unit,
+            self.factor * other.factor * upper_factor([spread], 1),
+        )  # fmt: skip
+
+
+NOTHING: Final = Combination(arb(0), 0, 0, arb(1))
 
 # A vector is covered by a sum in finer steps, this many per step.
 _FINER: Final = 1 << 20
@@ -111,16 +135,10 @@ class SumTerms:
         """
         if not self._terms or moved == 0:
             return counts
-        variance, shift, factor = counts.variance, counts.shift, counts.factor
-        unit = self.common * counts.unit
-        for weight, move, variance_of_one in self._terms:
-            divisor = math.gcd(unit, weight)
-            before, own, added = unit // divisor, weight // divisor, variance_of_one * moved
-            spread = 1 / (arb(own**2) / variance + arb(before**2) / added)
-            factor *= upper_factor([variance_of_one / 2, spread], moved)
-            variance = variance * before**2 + added * own**2
-            shift, unit = shift * before + own * moved * move, divisor
-        return Combination(variance, shift, unit, factor * (moved * self._excess).exp())
+        total = replace(counts, unit=counts.unit * self.common)
+        for weight, move, variance in self._terms:
+            total = total.beside(Combination.of(moved, move, weight, variance))
+        return replace(total, factor=total.factor * (moved * self._excess).exp())
 
 
 _EXACT_CHANGED = 48
@@ -227,38 +245,20 @@ class DiscreteFamily:
         return self.sums.with_sums(self._counts(shared, changed, step), changed)
 
     def _counts(self, shared: float, changed: int, step: int) -> Combination:
-        lattice, gamma = self.noise.lattice, self.noise.gamma_whole
-        if step == 0:
-            # Only the changed counts matter: a sum of `changed` draws, each moved by one count.
-            return Combination(
-                self.variance * changed, lattice * changed, lattice, upper_factor([self.variance / 2], changed)
-            )
-        assert gamma is not None
-        unchanged = int(shared) - changed
-        if unchanged == 0:
-            return self._counts_all_changed(changed, step, gamma)
-        unit = math.gcd(lattice - step, step)
-        large, small = (lattice - step) // unit, step // unit
-        total = changed * large**2 + unchanged * small**2 + gamma * small**2
-        spreads = [self.variance / 2]
-        if large != small:
-            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / unchanged))
-        counts = self.variance * (changed * large**2 + unchanged * small**2)
-        spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
-        return Combination(self.variance * total, unit * total, unit, upper_factor(spreads, int(shared)))
+        others = int(shared) - changed if step else 0
+        return self._moved(changed, self.noise.lattice - step).beside(self._moved(others, step, shared_draws=1))
 
-    def _counts_all_changed(self, changed: int, step: int, gamma: int) -> Combination:
-        """`_counts` if every shared count changes: two coefficients, divided by their common divisor."""
-        move = self.noise.lattice - step
-        unit = math.gcd(move, step * gamma)
-        own, common = move // unit, step * gamma // unit
-        variance = self.variance * (changed * own**2) + self.shared * common**2
-        shift = (changed * move**2 + gamma * step**2) // unit
-        spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
-        return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
+    def _moved(self, counts: int, move: int, shared_draws: int = 0) -> Combination:
+        """Draws of counts and of shared noise that all move by `move` steps."""
+        common = Combination.of(shared_draws, move, move * (self.noise.gamma_whole or 0), self.shared)
+        return Combination.of(counts, move, move, self.variance).beside(common)
 
     def _delta_of_changed(self, shared: float, changed: int, step: int) -> arb:
-        moved = self._combination(shared, changed, step)
+        return self._delta_of(self._combination(shared, changed, step))
+
+    def _delta_of(self, moved: Combination) -> arb:
+        if moved.shift == 0:
+            return arb(0)
         # Shift and unit determine the variance, and many cases share them.
         key = moved.shift, moved.unit
         if key not in self._divergences:
@@ -367,72 +367,133 @@ class DiscreteFamily:
 
 
 # The top-k step with its offset: the (k+1)-th largest count c is subtracted from all counts and released with
-# noise.
-#
-# Adding a user moves (counts, c) by (+v, 0) or by (-v, +1), with v of zeros and ones. The signs are opposite, so c
-# is released with the opposite of the shared noise,
+# noise, by the opposite rule with the opposite of the shared noise,
 #
 #     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
 #
-# and W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
-
-# How far the offset's own noise has to move, in half counts, if c does not change and if it does.
-_HALVES: Final[dict[OffsetRule, tuple[int, int]]] = {"none": (0, 0), "opposite": (1, 1), "independent": (0, 2)}
+# so that W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 
 
-def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, extra: float = 0.0) -> float:
+class TopKMove(NamedTuple):
+    """Neighbours of a top-k step whose user touches `touched` of the `shared` counts, explained by a whole `step`.
+
+    If c `rises` with the user, the other counts fall; otherwise the touched ones rise.
+    """
+
+    rises: bool
+    shared: int
+    touched: int
+    step: int
+
+    def of_shared_noise(self, lattice: int, rule: OffsetRule) -> tuple[int, int]:
+        """The moves of W and Z_c. Touched counts move by lattice - step, the other counts by `step`."""
+        common = lattice - self.step if self.rises else self.step
+        own = {"opposite": self.step, "independent": lattice * self.rises, "none": 0}
+        return common, own[rule]
+
+    def squared(self, lattice: int, gamma: int, rule: OffsetRule, extra: Fraction | float) -> Fraction | float:
+        """The squared move of all draws, in units of 1/sigma^2."""
+        other = self.shared - self.touched
+        moves = self.touched * (lattice - self.step) ** 2 + other * self.step**2
+        moves += gamma * sum(move**2 for move in self.of_shared_noise(lattice, rule))
+        return Fraction(moves, lattice**2) + extra * self.touched
+
+
+def moves_top_k(
+    *, shared: int, new: int, limit: int | None, gamma: int, rule: OffsetRule, lattice: int, sums: bool
+) -> list[list[TopKMove]]:
+    """Covers of all neighbours with `shared` common counts and `new` others, one list for each of c's two moves.
+
+    A list's first move covers all of them alone; so do the others together, if there are any. A step of at most
+    half a count covers all users that touch fewer counts, one of at least half a count all that touch more.
+    """
+    covers, half = [], lattice // 2
+    for rises in (False, True):
+        most = shared if limit is None else min(shared, limit - (1 if rises else new))
+        if most < 0:
+            continue  # no user has so many new counts
+        if rule != "opposite":
+            # If no count is shared, only the noise of c has to move.
+            covers.append([TopKMove(rises, shared, most, half if shared else lattice * rises)])
+            continue
+        # W moves like the touched counts if c rises, and like the others if not.
+        whole, beside = shared + 2 * gamma, gamma * rises
+        below = min(most, whole // 2 - beside)
+        first = min(half, round(Fraction(lattice * (below + beside), whole)))
+        cover = [TopKMove(rises, shared, most, half)]
+        # Sums move with touched counts: there, steps of more than half a count do not cover users who touch more.
+        if first < half and (below == most or not sums):
+            cover.append(TopKMove(rises, shared, below, first))
+            if below < most:
+                second = max(half, round(Fraction(lattice * (below + 1 + beside), whole)))
+                cover.append(TopKMove(rises, shared, below + 1, second))
+        covers.append(cover)
+    return covers
+
+
+def squared_sensitivity_top_k(
+    *,
+    shared: int,
+    gamma: int,
+    rule: OffsetRule,
+    limit: int | None = None,
+    lattice: int | None = None,
+    extra: Fraction | float = 0,
+) -> Fraction | float:
     """Largest squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset.
 
-        (j + gamma + h^2 gamma)/4 + extra j,    h = 1 for the opposite offset, 2 for the independent one, 0 without
+        opposite:     max of x - x^2/n over whole x <= m and gamma <= x <= gamma + m - 1,  n = j + 2 gamma
+                      n/4 without a limit m on a user's items, but (n - 1/n)/4 if n is odd
+        independent:  (j + 5 gamma)/4
 
-    Guarantee: an upper bound, attained up to parity (of j for the opposite offset, else of j + gamma).
+    A `lattice` restricts the offsets to its steps. The sums of t touched counts add `extra` t; for more of these
+    than n/2 the offset is half a count.
+
+    Guarantee: an upper bound. By the opposite rule without sums it is attained, if the offsets are not restricted.
     Valid for: offset noise of the variance of the shared noise, sigma^2/gamma.
     Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
     """
-    return (shared + gamma * (1 + max(_HALVES[rule]) ** 2)) / 4.0 + extra * shared
+    steps = lattice or 2 * (shared + 2 * gamma)
+    covers = moves_top_k(
+        shared=shared, new=0, limit=limit, gamma=gamma, rule=rule, lattice=steps, sums=extra > 0
+    )
+
+    def largest(moves: list[TopKMove]) -> Fraction | float:
+        return max(move.squared(steps, gamma, rule, extra) for move in moves)
+
+    return max(min(largest(cover[:1]), largest(cover[1:] or cover)) for cover in covers)
 
 
 class TopKFamily(DiscreteFamily):
-    """The bounds with one more coordinate, the offset; the number of items per user is not bounded.
+    """The bounds with one more coordinate, the offset. Any number of counts may vanish, whatever a user's limit."""
 
-    Every draw moves by half a count: W by +1/2, each Z_i by +1/2 or -1/2, Z_c by the rest. All signs have the same
-    likelihood ratio, so one bound covers every v, both moves of c and both directions.
-    """
-
-    @staticmethod
-    def _check(contract: Contract) -> None:
-        if contract.max_nonzero is None or contract.items != contract.max_nonzero:
-            raise InvalidParameter(
-                "a top-k step does not bound the items of a user: certify it with max_nonzero alone"
-            )
+    def __init__(self, noise: LatticeNoise, contract: Contract, **options: float) -> None:
+        if contract.max_nonzero is None:
+            raise InvalidParameter("a top-k step bounds the number of counts: certify it with max_nonzero")
+        super().__init__(noise, Contract(contract.max_nonzero), **options)
+        self.limit = contract.user_limit
 
     def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all moves of the shared counts and of c if `new` counts stay hidden.
-
-        Fewer shared counts are a projection of more, so the largest number of shared counts bounds all.
-        """
-        worst = arb(0)
-        for halves in set(_HALVES[self.noise.offset]):
-            worst = worst.max(self._delta_of_move(int(self.contract.nonzero) - new, halves))
+        """Upper bound of delta over all moves of the shared counts and of c if at least `new` counts are hidden."""
+        noise, worst = self.noise, arb(0)
+        assert noise.gamma_whole is not None
+        covers = moves_top_k(
+            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=noise.gamma_whole,
+            rule=noise.offset, lattice=noise.lattice, sums=bool(noise.sums),
+        )  # fmt: skip
+        for first, *others in covers:
+            bound = self._delta_of_move(first)
+            if others:
+                bound = bound.min(reduce(arb.max, map(self._delta_of_move, others)))
+            worst = worst.max(bound)
         return worst
 
-    def _delta_of_move(self, shared: int, halves: int) -> arb:
-        """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` half counts."""
-        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
-        assert gamma is not None
-        if shared == 0 and halves == 0:
-            return arb(0)
-        if shared == 0:
-            # The offset alone moves, by one count, with all its noise.
-            draws = 2 if self.noise.offset == "opposite" else 1
-            alone = shift_divergence(variance=self.shared * draws, shift=lattice, epsilon=self.epsilon)
-            return alone * upper_factor([self.shared / 2], draws) if draws > 1 else alone
-        total = shared + gamma + halves**2 * gamma
-        spreads = [self.variance / 2, 1 / (gamma**2 / (self.variance * shared) + 1 / self.shared)]
-        if halves:
-            before = self.variance * (shared + gamma)
-            spreads.append(1 / ((halves * gamma) ** 2 / before + 1 / self.shared))
-        half = lattice // 2
-        counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
-        # Which sums move depends on the user: assume all of them.
-        return self.sums.with_sums(counts, shared).divergence(self.epsilon)
+    def _delta_of_move(self, move: TopKMove) -> arb:
+        # By size of the move, so that all coefficients are 1 or gamma before the sizes are combined.
+        lattice, shared_draws = self.noise.lattice, move.of_shared_noise(self.noise.lattice, self.noise.offset)
+        counts = Counter({lattice - move.step: move.touched})
+        counts[move.step] += move.shared - move.touched
+        total = NOTHING
+        for size in sorted({*counts, *shared_draws}):
+            total = total.beside(self._moved(counts[size], size, shared_draws.count(size)))
+        return self._delta_of(self.sums.with_sums(total, move.touched))
