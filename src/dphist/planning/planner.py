@@ -56,11 +56,14 @@ from dphist.proof.verdict import verdict_of
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
+# A limit on users drops items: one that lowers the noise of a top-k step by less than this is not applied.
+_WORTH_A_LIMIT: Final = 0.9995
 LIMIT_ALONE: Final = (
-    "The limit on items per user needs less noise than a top-k step, so no count is subtracted. Of the items that "
-    "pass the threshold, only the largest are released."
+    "The limit on items per user has less noise or a lower threshold than a top-k step, so no count is subtracted. "
+    "Of the items that pass the threshold, only the largest are released."
 )
 _TOP_ALONE: Final = "The top-k step needs less noise than the limit on items per user, which is not applied."
+_BOTH: Final = "The limit on items per user lowers the noise of the top-k step: both are applied."
 
 
 def plan(
@@ -146,15 +149,19 @@ def plan(
         topped = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return topped
-        # Both together have no joint analysis: a user who raises the subtracted count lowers all others, however
-        # few items that user has (docs/theory/top-k.md). So the plan with less noise is used.
+        topped = replace(topped, notes=(*topped.notes, _TOP_ALONE))
+        if max_items_per_user < top and offset in (None, "opposite"):
+            both = top_plan(budget, Contract(top, max_items_per_user), offset, objective, bounds, weights)
+            if both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
+                topped = replace(both, notes=(*both.notes, _BOTH))
         capped = plan(
             epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
             mechanism=mechanism, sums=bounds, weights=weights,
         )  # fmt: skip
-        if capped.total_noise <= topped.total_noise:
-            return replace(capped, notes=(*capped.notes, LIMIT_ALONE))
-        return replace(topped, notes=(*topped.notes, _TOP_ALONE))
+        # The threshold of a top-k step is above the count of rank k + 1, so it also has to be the lower one.
+        if topped.total_noise < capped.total_noise and topped.threshold < capped.threshold:
+            return topped
+        return replace(capped, notes=(*capped.notes, LIMIT_ALONE))
     contract = Contract(max_nonzero, max_items_per_user)
     if mechanism == "laplace":
         if not tuned:
