@@ -454,13 +454,6 @@ def test_plan_for_top_k() -> None:
         plan(epsilon=1.0, delta=1e-6, max_nonzero=10, offset="opposite")
 
 
-def test_certificate_rejects_a_bound_on_users() -> None:
-    noise = plan(epsilon=1.0, delta=1e-5, top=10).noise
-    assert isinstance(noise, LatticeNoise)
-    with pytest.raises(InvalidParameter, match="does not bound the items"):
-        certify_lattice(noise, Contract(10, 3), epsilon=1.0)
-
-
 @pytest.mark.parametrize("rule", ["opposite", pytest.param("independent", marks=pytest.mark.slow)])
 def test_law_of_the_released_counts(rule: OffsetRule) -> None:
     """Mean H_i, variance and covariance as planned.

@@ -32,9 +32,9 @@ from dphist.model import (
 from dphist.paper.analyses import Analysis, PaperAnalysis, least_sigma, least_tau, tau_of_infinite_event
 from dphist.proof import balls
 from dphist.proof.balls import bits_for
-from dphist.proof.certify_lattice import contract_of_new, lattice_family
+from dphist.proof.certify_lattice import lattice_family
 from dphist.proof.continuous import certify_noise
-from dphist.proof.lattice import squared_sensitivity_top_k
+from dphist.proof.lattice import contract_of_new, squared_sensitivity_top_k
 from dphist.proof.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 from dphist.proof.tails import infinite_event_discrete
 
@@ -345,7 +345,9 @@ def on_lattice(
     Guarantee: the certificate's delta is within the budget.
     """
     noise = lattice_and_variances(continuous, budget, contract, offset, sums)
-    limit = _least_limit(noise, budget, contract_of_new(noise, contract), start=max(1, math.ceil(noise.lattice * continuous.tau)))
+    limit = _least_limit(
+        noise, budget, contract_of_new(noise, contract), start=max(1, math.ceil(noise.lattice * continuous.tau))
+    )
     for attempt in range(_MOST_ATTEMPTS):
         noise = replace(noise, tau_steps=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

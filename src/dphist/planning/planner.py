@@ -59,8 +59,8 @@ _WORTH_SHARING: Final = 0.9995
 # A limit on users drops items: one that lowers the noise of a top-k step by less than this is not applied.
 _WORTH_A_LIMIT: Final = 0.9995
 LIMIT_ALONE: Final = (
-    "The limit on items per user has less noise or a lower threshold than a top-k step, so no count is subtracted. "
-    "Of the items that pass the threshold, only the largest are released."
+    "The limit on items per user has less noise or a lower threshold than a top-k step, so no count is "
+    "subtracted. Of the items that pass the threshold, only the largest are released."
 )
 _TOP_ALONE: Final = "The top-k step needs less noise than the limit on items per user, which is not applied."
 _BOTH: Final = "The limit on items per user lowers the noise of the top-k step: both are applied."
@@ -146,22 +146,18 @@ def plan(
         if public_items is not None:
             listed = Contract(public_items, max_items_per_user)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
+        assert top is not None
         topped = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return topped
-        topped = replace(topped, notes=(*topped.notes, _TOP_ALONE))
-        if max_items_per_user < top and offset in (None, "opposite"):
-            both = top_plan(budget, Contract(top, max_items_per_user), offset, objective, bounds, weights)
-            if both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
-                topped = replace(both, notes=(*both.notes, _BOTH))
-        capped = plan(
+        limited = plan(
             epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
             mechanism=mechanism, sums=bounds, weights=weights,
         )  # fmt: skip
-        # The threshold of a top-k step is above the count of rank k + 1, so it also has to be the lower one.
-        if topped.total_noise < capped.total_noise and topped.threshold < capped.threshold:
-            return topped
-        return replace(capped, notes=(*capped.notes, LIMIT_ALONE))
+        both = topped
+        if max_items_per_user < top and offset in (None, "opposite"):
+            both = top_plan(budget, Contract(top, max_items_per_user), offset, objective, bounds, weights)
+        return _best_for_both(topped, limited, both)
     contract = Contract(max_nonzero, max_items_per_user)
     if mechanism == "laplace":
         if not tuned:
@@ -175,6 +171,20 @@ def plan(
     if mechanism == "best" and tuned and not bounds and laplace_is_better(gaussian, objective):
         return laplace_plan(budget, contract)
     return gaussian
+
+
+def _best_for_both(topped: Plan, limited: Plan, both: Plan) -> Plan:
+    """Of a top-k step, a limit on users and both together, the plan with the least noise.
+
+    The threshold of a top-k step is above the count of rank k + 1. So it can only
+    release more than the limit alone if its threshold is lower too.
+    """
+    chosen, note = topped, _TOP_ALONE
+    if both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
+        chosen, note = both, _BOTH
+    if not (chosen.total_noise < limited.total_noise and chosen.threshold < limited.threshold):
+        chosen, note = limited, LIMIT_ALONE
+    return replace(chosen, notes=(*chosen.notes, note))
 
 
 def family_shares(

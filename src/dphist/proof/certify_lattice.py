@@ -9,7 +9,7 @@ from dphist.model import Contract, LatticeNoise, NeighbourCase, Proof
 from dphist.proof import balls
 from dphist.proof.balls import bits_for
 from dphist.proof.exact import delta_family, mixed_blocks, worst_changed
-from dphist.proof.lattice import DiscreteFamily, TopKFamily
+from dphist.proof.lattice import DiscreteFamily, TopKFamily, contract_of_new
 
 
 def lattice_family(
@@ -17,11 +17,6 @@ def lattice_family(
 ) -> DiscreteFamily:
     kind = DiscreteFamily if noise.offset == "none" else TopKFamily
     return kind(noise, contract, epsilon=epsilon, scale=scale, budget=budget)
-
-
-def contract_of_new(noise: LatticeNoise, contract: Contract) -> Contract:
-    """The bound on new counts: all counts can vanish in a top-k step, whatever the limit on a user's items."""
-    return contract if noise.offset == "none" else Contract(contract.max_nonzero)
 
 
 def certify_lattice(

@@ -165,7 +165,6 @@ class DiscreteFamily:
         scale: float,
         budget: float = math.inf,
     ) -> None:
-        self._check(contract)
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
         self.budget = budget
         # Shared noise beyond this is negligible compared with delta.
@@ -174,10 +173,6 @@ class DiscreteFamily:
         self.sums = SumTerms(noise)
         self._divergences: dict[tuple[int, int], arb] = {}
         self._events: dict[int, arb] = {}
-
-    @staticmethod
-    def _check(contract: Contract) -> None:
-        """Raise `InvalidParameter` for contracts that these bounds do not cover."""
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all numbers of changed counts, if at least `new` counts are new and hidden."""
@@ -454,9 +449,7 @@ def squared_sensitivity_top_k(
     Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
     """
     steps = lattice or 2 * (shared + 2 * gamma)
-    covers = moves_top_k(
-        shared=shared, new=0, limit=limit, gamma=gamma, rule=rule, lattice=steps, sums=extra > 0
-    )
+    covers = moves_top_k(shared=shared, new=0, limit=limit, gamma=gamma, rule=rule, lattice=steps, sums=extra > 0)
 
     def largest(moves: list[TopKMove]) -> Fraction | float:
         return max(move.squared(steps, gamma, rule, extra) for move in moves)
@@ -464,17 +457,32 @@ def squared_sensitivity_top_k(
     return max(min(largest(cover[:1]), largest(cover[1:] or cover)) for cover in covers)
 
 
-class TopKFamily(DiscreteFamily):
-    """The bounds with one more coordinate, the offset. Any number of counts may vanish, whatever a user's limit."""
+def contract_of_new(noise: LatticeNoise, contract: Contract) -> Contract:
+    """The bound on new counts: in a top-k step all counts can vanish, whatever the limit on a user's items."""
+    if noise.offset == "none":
+        return contract
+    if contract.max_nonzero is None:
+        raise InvalidParameter("a top-k step bounds the number of counts: certify it with max_nonzero")
+    return Contract(contract.max_nonzero)
 
-    def __init__(self, noise: LatticeNoise, contract: Contract, **options: float) -> None:
-        if contract.max_nonzero is None:
-            raise InvalidParameter("a top-k step bounds the number of counts: certify it with max_nonzero")
-        super().__init__(noise, Contract(contract.max_nonzero), **options)
+
+class TopKFamily(DiscreteFamily):
+    """The bounds with one more coordinate, the offset."""
+
+    def __init__(
+        self,
+        noise: LatticeNoise,
+        contract: Contract,
+        *,
+        epsilon: float,
+        scale: float,
+        budget: float = math.inf,
+    ) -> None:
+        super().__init__(noise, contract_of_new(noise, contract), epsilon=epsilon, scale=scale, budget=budget)
         self.limit = contract.user_limit
 
     def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all moves of the shared counts and of c if at least `new` counts are hidden."""
+        """Upper bound of delta over all neighbours, if at least `new` counts are new and hidden."""
         noise, worst = self.noise, arb(0)
         assert noise.gamma_whole is not None
         covers = moves_top_k(
