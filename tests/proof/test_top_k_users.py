@@ -12,6 +12,7 @@ import pytest
 
 from dphist.accounting import gaussian_of_plan
 from dphist.accounting.concentrated import squared_sensitivity
+from dphist.certificate.plans import sketch_problem
 from dphist.model import Contract, LatticeNoise, OffsetRule, Plan
 from dphist.planning.planner import plan
 from dphist.proof import certify_lattice as certificates
@@ -212,6 +213,11 @@ def test_the_better_plan_for_a_limit(limit: int, mechanism: str, items: int) -> 
     """A limit is not applied if it hardly lowers the noise; a top-k step is not if it would hide more items."""
     made = planned(100, limit)
     assert (made.mechanism, made.contract.items) == (mechanism, items)
+
+
+def test_a_sketch_keeps_no_limit_on_users() -> None:
+    assert sketch_problem(planned(100), 20) is None
+    assert sketch_problem(planned(100, 45), 20) is not None
 
 
 def test_the_papers_offset_and_differences_have_no_joint_plan() -> None:

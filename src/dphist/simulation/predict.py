@@ -137,7 +137,10 @@ def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -
 
 
 def _totals_of_part(plan: Plan, items: Items, floor: float) -> Totals:
-    """Items that keep a random number of users under the limit, of which a top-k step subtracts `floor`."""
+    """Items that keep a random number of users under the limit, of which a top-k step subtracts `floor`.
+
+    Under a limit that count is random too; here it is the expected one.
+    """
     law = thin_counts(items.truth, items.mean, items.variance)
     truth, above = items.truth[law.place], law.left - floor
     # A count of zero gets no noise and is never released.
