@@ -56,8 +56,8 @@ from dphist.proof.verdict import verdict_of
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
-# A limit on users drops items: one that lowers the noise of a top-k step by less than this is not applied.
-_WORTH_A_LIMIT: Final = 0.9995
+# A limit on users drops items: one that lowers the noise of a top-k step by less is not applied.
+_WORTH_A_LIMIT: Final = 0.95
 LIMIT_ALONE: Final = (
     "The limit on items per user has less noise or a lower threshold than a top-k step, so no count is "
     "subtracted. Of the items that pass the threshold, only the largest are released."
@@ -174,17 +174,18 @@ def plan(
 
 
 def _best_for_both(topped: Plan, limited: Plan, both: Plan) -> Plan:
-    """Of a top-k step, a limit on users and both together, the plan with the least noise.
+    """The best of a top-k step, a limit on users and both together.
 
-    The threshold of a top-k step is above the count of rank k + 1. So it can only
-    release more than the limit alone if its threshold is lower too.
+    A top-k step has to need less noise than the limit alone. As its threshold is above the count of rank k + 1, it
+    can only release more if that is lower too.
     """
-    chosen, note = topped, _TOP_ALONE
-    if both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
-        chosen, note = both, _BOTH
-    if not (chosen.total_noise < limited.total_noise and chosen.threshold < limited.threshold):
-        chosen, note = limited, LIMIT_ALONE
-    return replace(chosen, notes=(*chosen.notes, note))
+    tried = [(both, _BOTH)]
+    if not both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
+        tried.insert(0, (topped, _TOP_ALONE))
+    for made, note in tried:
+        if made.total_noise < limited.total_noise and made.threshold < limited.threshold:
+            return replace(made, notes=(*made.notes, note))
+    return replace(limited, notes=(*limited.notes, LIMIT_ALONE))
 
 
 def family_shares(
