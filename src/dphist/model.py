@@ -845,11 +845,6 @@ class Plan(Listing):
         return self.mechanism == "top-k"
 
     @property
-    def limits_users(self) -> bool:
-        """Whether it relies on a limit on the items of a user: a top-k step alone does not."""
-        return not self.releases_offset or self.contract.user_limit is not None
-
-    @property
     def sums(self) -> tuple[SumNoise, ...]:
         return self.noise.sums
 

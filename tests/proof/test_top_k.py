@@ -17,7 +17,7 @@ from dphist.errors import InvalidParameter
 from dphist.model import Contract, LatticeNoise, OffsetRule
 from dphist.planning.planner import plan
 from dphist.proof.certify_lattice import certify_lattice
-from dphist.proof.lattice import squared_sensitivity_top_k
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event

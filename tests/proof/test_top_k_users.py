@@ -18,7 +18,8 @@ from dphist.planning.planner import plan
 from dphist.proof import certify_lattice as certificates
 from dphist.proof import lattice
 from dphist.proof.certify_lattice import certify_lattice
-from dphist.proof.lattice import TopKMove, moves_top_k, squared_sensitivity_top_k
+from dphist.proof.lattice import TopKMove, moves_top_k
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from oracles_top_k import gaussian_sensitivity_squared
 from oracles_top_k_users import exact_delta
 
@@ -162,6 +163,12 @@ def test_the_squared_sensitivity_is_that_of_the_worst_neighbours(rule: OffsetRul
                 assert bound == pytest.approx(exact, rel=1e-12)
 
 
+def squared(move: TopKMove, steps: int, gamma: int) -> int:
+    common = sum(one**2 for one in move.of_shared_noise(steps, "opposite"))
+    others = move.shared - move.touched
+    return move.touched * (steps - move.step) ** 2 + others * move.step**2 + gamma * common
+
+
 def test_a_cover_covers_all_users() -> None:
     """Each user's squared move, at the step that covers them, is at most that of the cover."""
     for shared, gamma, limit, steps in product((0, 1, 2, 5, 8), (1, 3), (None, 1, 2, 4), (2, 4, 10, 14)):
@@ -184,9 +191,7 @@ def test_a_cover_covers_all_users() -> None:
                         assert covering
                         for move in covering:
                             own = TopKMove(rises, shared, touched, move.step)
-                            assert own.squared(steps, gamma, "opposite", 0) <= move.squared(
-                                steps, gamma, "opposite", 0
-                            )
+                            assert squared(own, steps, gamma) <= squared(move, steps, gamma)
 
 
 # Plans.

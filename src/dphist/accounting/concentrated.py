@@ -12,6 +12,7 @@ from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.model import AnyNoise, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 from dphist.proof.rounds import gaussian_cost_of_rounds, squared_mu
 from dphist.proof.searches import fraction_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,6 @@ def _of_counts_on_lattice(noise: LatticeNoise, contract: Contract) -> Fraction:
     if gamma_whole is None or contract.max_nonzero is None:
         return Fraction(items)
     if noise.offset != "none":
-        from dphist.proof.lattice import squared_sensitivity_top_k
-
         squared = squared_sensitivity_top_k(
             shared=contract.max_nonzero, gamma=gamma_whole, rule=noise.offset, limit=contract.user_limit,
             lattice=noise.lattice,

@@ -46,7 +46,7 @@ def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
         "groups": True,
         # A top-k step alone needs no limit on users, and none is applied.
         "user-limit": request.max_items_per_user is not None
-        and (request.top is None or plan.contract.max_nonzero is None or plan.contract.user_limit is not None),
+        and (request.top is None or plan.contract.user_limit is not None),
         "rounds": plan.noise.in_rounds,
         "totals": bool(request.total),
         "max-nonzero": _relies_on_promise(plan, request),

@@ -25,7 +25,7 @@ from dphist.proof.numerics import FloatArray
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf
-from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
+from dphist.simulation.predict import SHOWN, applied_limit, given_population, totals_of, trial
 from dphist.simulation.rounds import Forecast, forecast, trial_in_rounds
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def plain_answer(data: Mapping[str, object]) -> JsonObject:
     question = read_question(data)
     plan, population = plan_of(question), _data_of(data, question)[0]
     adjusted = dict(question.adjusted)
-    if not plan.limits_users and "max_items_per_user" in question.plan:
+    limit = question.plan.get("max_items_per_user")
+    if limit is not None and applied_limit(plan, limit) is None:
         adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
     ahead = forecast(plan, population, question.known) if question.in_rounds else None
     expected, released, shares = expect(plan, population, question) if ahead is None else _from(ahead, population)
@@ -145,7 +146,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
 
     If a limit replaces a top-k step, the largest true counts stand in for the largest noisy counts.
     """
-    limit = question.plan.get("max_items_per_user") if plan.limits_users else None
+    limit = applied_limit(plan, question.plan.get("max_items_per_user"))
     counted, _ = population.under(limit)
     bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
     kept = population if bound is None else population.first(bound)

@@ -34,8 +34,9 @@ from dphist.proof import balls
 from dphist.proof.balls import bits_for
 from dphist.proof.certify_lattice import lattice_family
 from dphist.proof.continuous import certify_noise
-from dphist.proof.lattice import contract_of_new, squared_sensitivity_top_k
+from dphist.proof.lattice import contract_of_new
 from dphist.proof.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.proof.tails import infinite_event_discrete
 
 # No threshold was ever found to fall when sigma grows beyond this multiple of its least value.

@@ -49,8 +49,8 @@ from dphist.planning.optimum import (
 )
 from dphist.planning.rounds import plan_rounds
 from dphist.proof.continuous import certify_family, certify_noise
-from dphist.proof.lattice import squared_sensitivity_top_k
 from dphist.proof.searches import round_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.proof.verdict import verdict_of
 
 _MOST_CORRECTIONS: Final = 6

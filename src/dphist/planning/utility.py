@@ -245,15 +245,15 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray, short: ArrayLike = 0
     height, lost = (first - 0.5) / math.sqrt(variance), np.asarray(short) * noise.lattice / deviation
     r = math.sqrt(1.0 - rho * rho)
     mass, moment, _ = law.tails.above(first)
-    error = law.part * moment - lost * deviation * mass
     # Whole steps make the corner of |E| at zero blunter by a twelfth of a squared step.
     corner = 1.0 - 1.0 / (12.0 * deviation**2)
-    beyond = corner * np.exp(-0.5 * lost**2) * special.ndtr((rho * lost - height) / r)
-    beyond += rho * np.exp(-0.5 * height**2) * special.ndtr((rho * height - lost) / r)
-    beyond = beyond / _ROOT - lost * _both_above(lost, height, rho)
-    # |x - a| = 2 (x - a)^+ - (x - a), where the part that is not negative is that above.
-    distance = 2.0 * deviation * beyond - error
-    return ReleaseMoments(mass, error / noise.lattice, distance / noise.lattice)
+    density = rho * np.exp(-0.5 * height**2) / _ROOT
+    over = corner * np.exp(-0.5 * lost**2) / _ROOT * special.ndtr((rho * lost - height) / r)
+    over += density * special.ndtr((rho * height - lost) / r) - lost * _both_above(lost, height, rho)
+    # |x - a| = 2 (x - a)^+ - (x - a).
+    distance = 2.0 * over - density + lost * mass
+    error = law.part * moment / noise.lattice - np.asarray(short) * mass
+    return ReleaseMoments(mass, error, deviation / noise.lattice * distance)
 
 
 def _both_above(x: FloatArray, y: FloatArray, rho: float) -> FloatArray:

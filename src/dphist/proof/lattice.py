@@ -60,8 +60,8 @@ class Combination:
     def of(cls, draws: int, move: int, unit: int, variance: arb) -> Combination:
         """The sum of `draws` draws of one law, each moved by `move`."""
         if draws * move == 0:
-            return NOTHING
-        return cls(variance * draws, draws * move, unit, upper_factor([variance / 2], draws))
+            return cls(arb(0), 0, 0, arb(1))
+        return cls(variance * draws, draws * move, unit, upper_factor(variance / 2, draws))
 
     def beside(self, other: Combination) -> Combination:
         """The combination of independent parts, with coprime coefficients.
@@ -76,11 +76,9 @@ class Combination:
         spread = 1 / (arb(its**2) / self.variance + arb(mine**2) / other.variance)
         return Combination(
             self.variance * mine**2 + other.variance * its**2, self.shift * mine + other.shift * its, unit,
-            self.factor * other.factor * upper_factor([spread], 1),
+            self.factor * other.factor * upper_factor(spread),
         )  # fmt: skip
 
-
-NOTHING: Final = Combination(arb(0), 0, 0, arb(1))
 
 # A vector is covered by a sum in finer steps, this many per step.
 _FINER: Final = 1 << 20
@@ -237,11 +235,9 @@ class DiscreteFamily:
 
     def _combination(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of draws when `changed` counts and their sums move."""
-        return self.sums.with_sums(self._counts(shared, changed, step), changed)
-
-    def _counts(self, shared: float, changed: int, step: int) -> Combination:
         others = int(shared) - changed if step else 0
-        return self._moved(changed, self.noise.lattice - step).beside(self._moved(others, step, shared_draws=1))
+        counts = self._moved(changed, self.noise.lattice - step).beside(self._moved(others, step, shared_draws=1))
+        return self.sums.with_sums(counts, changed)
 
     def _moved(self, counts: int, move: int, shared_draws: int = 0) -> Combination:
         """Draws of counts and of shared noise that all move by `move` steps."""
@@ -362,11 +358,9 @@ class DiscreteFamily:
 
 
 # The top-k step with its offset: the (k+1)-th largest count c is subtracted from all counts and released with
-# noise, by the opposite rule with the opposite of the shared noise,
-#
-#     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
-#
-# so that W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
+# noise, by the opposite rule with the opposite of the shared noise, so that W cancels in the counts:
+#     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c.
+# Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 
 
 class TopKMove(NamedTuple):
@@ -383,15 +377,7 @@ class TopKMove(NamedTuple):
     def of_shared_noise(self, lattice: int, rule: OffsetRule) -> tuple[int, int]:
         """The moves of W and Z_c. Touched counts move by lattice - step, the other counts by `step`."""
         common = lattice - self.step if self.rises else self.step
-        own = {"opposite": self.step, "independent": lattice * self.rises, "none": 0}
-        return common, own[rule]
-
-    def squared(self, lattice: int, gamma: int, rule: OffsetRule, extra: Fraction | float) -> Fraction | float:
-        """The squared move of all draws, in units of 1/sigma^2."""
-        other = self.shared - self.touched
-        moves = self.touched * (lattice - self.step) ** 2 + other * self.step**2
-        moves += gamma * sum(move**2 for move in self.of_shared_noise(lattice, rule))
-        return Fraction(moves, lattice**2) + extra * self.touched
+        return common, {"opposite": self.step, "independent": lattice * self.rises, "none": 0}[rule]
 
 
 def moves_top_k(
@@ -426,59 +412,16 @@ def moves_top_k(
     return covers
 
 
-def squared_sensitivity_top_k(
-    *,
-    shared: int,
-    gamma: int,
-    rule: OffsetRule,
-    limit: int | None = None,
-    lattice: int | None = None,
-    extra: Fraction | float = 0,
-) -> Fraction | float:
-    """Largest squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset.
-
-        opposite:     max of x - x^2/n over whole x <= m and gamma <= x <= gamma + m - 1,  n = j + 2 gamma
-                      n/4 without a limit m on a user's items, but (n - 1/n)/4 if n is odd
-        independent:  (j + 5 gamma)/4
-
-    A `lattice` restricts the offsets to its steps. The sums of t touched counts add `extra` t; for more of these
-    than n/2 the offset is half a count.
-
-    Guarantee: an upper bound. By the opposite rule without sums it is attained, if the offsets are not restricted.
-    Valid for: offset noise of the variance of the shared noise, sigma^2/gamma.
-    Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
-    """
-    steps = lattice or 2 * (shared + 2 * gamma)
-    covers = moves_top_k(shared=shared, new=0, limit=limit, gamma=gamma, rule=rule, lattice=steps, sums=extra > 0)
-
-    def largest(moves: list[TopKMove]) -> Fraction | float:
-        return max(move.squared(steps, gamma, rule, extra) for move in moves)
-
-    return max(min(largest(cover[:1]), largest(cover[1:] or cover)) for cover in covers)
-
-
 def contract_of_new(noise: LatticeNoise, contract: Contract) -> Contract:
     """The bound on new counts: in a top-k step all counts can vanish, whatever the limit on a user's items."""
-    if noise.offset == "none":
-        return contract
-    if contract.max_nonzero is None:
-        raise InvalidParameter("a top-k step bounds the number of counts: certify it with max_nonzero")
-    return Contract(contract.max_nonzero)
+    return contract if noise.offset == "none" else Contract(contract.max_nonzero)
 
 
 class TopKFamily(DiscreteFamily):
     """The bounds with one more coordinate, the offset."""
 
-    def __init__(
-        self,
-        noise: LatticeNoise,
-        contract: Contract,
-        *,
-        epsilon: float,
-        scale: float,
-        budget: float = math.inf,
-    ) -> None:
-        super().__init__(noise, contract_of_new(noise, contract), epsilon=epsilon, scale=scale, budget=budget)
+    def __init__(self, noise: LatticeNoise, contract: Contract, **options: float) -> None:
+        super().__init__(noise, contract_of_new(noise, contract), **options)
         self.limit = contract.user_limit
 
     def gaussian_worst(self, new: int) -> arb:
@@ -490,18 +433,14 @@ class TopKFamily(DiscreteFamily):
             rule=noise.offset, lattice=noise.lattice, sums=bool(noise.sums),
         )  # fmt: skip
         for first, *others in covers:
-            bound = self._delta_of_move(first)
-            if others:
-                bound = bound.min(reduce(arb.max, map(self._delta_of_move, others)))
-            worst = worst.max(bound)
+            together = reduce(arb.max, map(self._delta_of_move, others or [first]))
+            worst = worst.max(together.min(self._delta_of_move(first)))
         return worst
 
     def _delta_of_move(self, move: TopKMove) -> arb:
         # By size of the move, so that all coefficients are 1 or gamma before the sizes are combined.
         lattice, shared_draws = self.noise.lattice, move.of_shared_noise(self.noise.lattice, self.noise.offset)
-        counts = Counter({lattice - move.step: move.touched})
-        counts[move.step] += move.shared - move.touched
-        total = NOTHING
-        for size in sorted({*counts, *shared_draws}):
-            total = total.beside(self._moved(counts[size], size, shared_draws.count(size)))
-        return self._delta_of(self.sums.with_sums(total, move.touched))
+        counts = Counter({lattice - move.step: move.touched}) + Counter({move.step: move.shared - move.touched})
+        sizes = sorted({*counts, *shared_draws})
+        parts = (self._moved(counts[size], size, shared_draws.count(size)) for size in sizes)
+        return self._delta_of(self.sums.with_sums(reduce(Combination.beside, parts), move.touched))

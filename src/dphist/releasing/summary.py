@@ -251,9 +251,8 @@ def _hidden_words(plan: Plan, request: AnyRequest, hidden: int | None) -> str:
 
 def _drops(plan: Plan, request: AnyRequest) -> bool:
     """Whether a limit is applied that can leave items of a user out."""
-    nonzero = plan.contract.max_nonzero
-    top_k = request.top is not None and nonzero is not None and plan.contract.user_limit is None
-    whole_list = plan.noise.public and plan.contract.items == nonzero
+    top_k = request.top is not None and plan.contract.user_limit is None
+    whole_list = plan.noise.public and plan.contract.user_limit is None
     return request.max_items_per_user is not None and not top_k and not whole_list
 
 

@@ -111,13 +111,18 @@ class Items(NamedTuple):
         return Items(*(column[places] for column in self))
 
 
+def applied_limit(plan: Plan, limit: int | None) -> int | None:
+    """The limit on the items of a user, if the plan needs one: a top-k step alone does not."""
+    return None if plan.releases_offset and plan.contract.user_limit is None else limit
+
+
 def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -> Totals:
     """What a plan releases of a population, with each user limited to `limit` random items."""
     if plan.noise.kind == "continuous":
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
-    limit = limit if plan.limits_users else None
+    limit = applied_limit(plan, limit)
     floor = population.count_at(int(plan.contract.nonzero) + 1, limit) if plan.releases_offset else 0.0
     truth, (mean, variance) = population.counts, population.under(limit)
     every = Items(truth, population.number, mean, variance)
@@ -250,7 +255,7 @@ def trial(
     """
     # A top-k step alone needs no limit, and a public bound on the items holds before data is read.
     top, bound = plan.releases_offset, plan.contract.max_nonzero
-    limit = limit if plan.limits_users else None
+    limit = applied_limit(plan, limit)
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, limit=limit).released
     each = population.number.astype(np.int64)
