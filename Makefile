@@ -8,7 +8,7 @@ INSTALL = $(BIN)/$(PIP) -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser lint test test-slow docs figures pictures site bench constraints clean
+.PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,7 @@ test-slow: setup ## Run the long statistical tests
 docs: setup ## Write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
+.PHONY: figures
 figures: setup ## Draw the figures and tables of docs/analysis.md and docs/rounds.md; DATA=DIR measures anew
 	$(BIN)/python docs/figures.py $(if $(DATA),--data $(DATA))
 

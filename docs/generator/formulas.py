@@ -33,7 +33,7 @@ PAPER_LABELS = (
 )
 NOT_IN_ANALYSIS = {
     "lem:top-k-sens-structure": "the top-k step before noise is added; see [Top-k](top-k.md)",
-    "cor:top-k-privacy": "the same step; sound only for plans with m = k, see [Limits](../limits.md)",
+    "cor:top-k-privacy": "the same step; with a limit on users only sound as in [Top-k](top-k.md)",
 }
 
 

@@ -719,6 +719,11 @@ class Contract:
         return bound
 
     @property
+    def user_limit(self) -> int | None:
+        """The most items of one user; None if one user may have as many as there are non-zero counts."""
+        return self.items if self.items < self.nonzero else None
+
+    @property
     def nonzero(self) -> float:
         """The most non-zero counts, infinite if unbounded: the k of the analysis."""
         return math.inf if self.max_nonzero is None else float(self.max_nonzero)

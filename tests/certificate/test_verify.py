@@ -71,6 +71,8 @@ def replaced(**options: Any) -> Forgery:
         ({"max_items_per_user": 20}, {"top": 3}),
         ({"top": 3}, {"max_items_per_user": 1}),
         ({"top": 3}, {"top": 2}),
+        ({"top": 100}, {"top": 100, "max_items_per_user": 32}),
+        ({"top": 100, "max_items_per_user": 33}, {"top": 100, "max_items_per_user": 32}),
         ({"top": 3}, {"top": 3, "offset": "none"}),
         ({"top": 3}, {"top": 3, "offset": "independent"}),
         ({"top": 3, "offset": "none"}, {"max_nonzero": 3, "max_items_per_user": 1}),

@@ -338,6 +338,7 @@ OTHER_PLANS = (
     "--top 100 --sum 0:10 --weight 0.5 --offset independent",
     "--public-items 200 --sum 0:10 --sum 5:6",
     "--public-items 200 --max-items-per-user 3 --sum 0:10 --weight 0.1",
+    "--top 1000 --max-items-per-user 250",
 )
 BUDGET = "--user user --item item --epsilon 1 --delta 1e-6"
 DRY_RUNS = (

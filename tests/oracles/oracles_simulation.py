@@ -79,12 +79,12 @@ def counted(noise: LatticeNoise | LaplaceNoise, chances: Sequence[float]) -> Out
     return Outcome(*sums.tolist())
 
 
-def topped(noise: LatticeNoise, above: int) -> Outcome:
-    """A count above the one after the largest: own, shared and the offset's noise."""
+def topped(noise: LatticeNoise, above: int, short: int = 0) -> Outcome:
+    """A count above the one after the largest: own, shared and the offset's noise; a limit took `short` of it."""
     own, shared = gaussian(float(noise.variance)), gaussian(float(noise.variance_shared))
     z, w, o = np.meshgrid(own.steps, shared.steps, shared.steps, indexing="ij", sparse=True)
     weight = own.chance[:, None, None] * shared.chance[None, :, None] * shared.chance[None, None, :]
     passes = (above * noise.lattice + z + w > noise.lattice + noise.tau_steps) & (o == o)
-    error = (z + o + (0 if noise.offset == "opposite" else w) + 0 * w) / noise.lattice
+    error = (z + o + (0 if noise.offset == "opposite" else w) + 0 * w) / noise.lattice - short
     share = np.where(passes, weight, 0.0)
     return Outcome(float(share.sum()), float((share * error).sum()), float((share * np.abs(error)).sum()), 0.0)

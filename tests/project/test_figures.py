@@ -62,6 +62,8 @@ def test_plans_of_the_results_are_those_of_the_planner() -> None:
     rows, curves = analysis.paper_rows(0.35, 10)
     assert_equal([r for r in found.paper if (r.epsilon, r.k) == (0.35, 10)], rows)
     assert [c.analysis for c in found.curves if c.k == 10] == [c.analysis for c in curves]
+    both = next(r for r in found.both if (r.k, r.m) == (1_000, 250))
+    assert vars(both) == pytest.approx(vars(analysis.both_limits(1_000, 0.25)), rel=1e-5)
     assert_equal([r for r in found.discrete if (r.epsilon, r.k) == (2.0, 10)], analysis.discrete_noise(2.0, 10))
 
 
@@ -150,11 +152,13 @@ def sentences() -> Iterator[str]:
     yield f"limited domain {recall('products', 10, 'Limited domain')}. It has"
     yield f"the rest is free: {recall('products', 10, 'dphist --top 3K, K largest')}, with counts."
     thirty = [recall("products", 30, name) for name in ("Limited domain", "dphist --top 3K, K largest")]
-    yield f"remains ahead on products, {thirty[0]} to {thirty[1]}."
+    yield f"remains ahead on products, {thirty[0]} to {thirty[1]},"
     thousand = [recall("words", 1_000, name) for name in ("dphist rounds, K largest", "Limited domain")]
     yield f"Of the 1,000 most common words they find {thousand[0]}, limited domain {thousand[1]}."
     listed = [recall("products", 30, name) for name in ("Peeling, known items", figures.LISTED)]
     yield f"(products, K = 30: {listed[0]} to {listed[1]})"
+    least = min(r.both / min(r.top, r.limit) for r in figures.computed().both if r.k == 10_000)
+    yield f"by up to {100 - 100 * least:.0f} % near M = K/4 for K = 10,000"
     tuned = {r.k: r for r in figures.computed().shared if r.way == "tuned" and r.m == r.k}
     ratios = [figures.paper_row(k, "exact").tau / figures.paper_row(k, "csh-tighter").tau for k in (51_914, 10)]
     yield f"lower by {100 - 100 * ratios[0]:.0f} to {100 - 100 * ratios[1]:.0f} % on the paper's own figure"

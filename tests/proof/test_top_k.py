@@ -17,7 +17,7 @@ from dphist.errors import InvalidParameter
 from dphist.model import Contract, LatticeNoise, OffsetRule
 from dphist.planning.planner import plan
 from dphist.proof.certify_lattice import certify_lattice
-from dphist.proof.lattice import squared_sensitivity_top_k
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.releasing.noise import Subtracted, begin
 from dphist.sampling.rng import SeededRng
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event
@@ -452,13 +452,6 @@ def test_plan_for_top_k() -> None:
             plan(epsilon=1.0, delta=1e-6, top=10, **wrong)
     with pytest.raises(InvalidParameter):
         plan(epsilon=1.0, delta=1e-6, max_nonzero=10, offset="opposite")
-
-
-def test_certificate_rejects_a_bound_on_users() -> None:
-    noise = plan(epsilon=1.0, delta=1e-5, top=10).noise
-    assert isinstance(noise, LatticeNoise)
-    with pytest.raises(InvalidParameter, match="does not bound the items"):
-        certify_lattice(noise, Contract(10, 3), epsilon=1.0)
 
 
 @pytest.mark.parametrize("rule", ["opposite", pytest.param("independent", marks=pytest.mark.slow)])

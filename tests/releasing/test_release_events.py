@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -18,7 +20,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli import commands
 from dphist.errors import InvalidParameter
-from dphist.model import LaplaceNoise
+from dphist.model import Contract, LaplaceNoise
 from dphist.releasing.request import Request
 from release_commands import command
 from release_data import as_dict, events, resealed
@@ -99,6 +101,31 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
     found = dphist.release(events(COUNTS), **BUDGET, top=2, max_items_per_user=1)
     assert found.plan.mechanism == "laplace"
     assert list(as_dict(found)) == ["tea", "milk"]
+
+
+def test_top_with_a_cap_limits_users_before_it_subtracts(tmp_path: Path) -> None:
+    """2,000 users with the same 64 items count for 32 of them; 20 others have each of 64 more items."""
+    user, item = np.divmod(np.arange(128_000), 64)
+    rows = np.arange(1_280)
+    table = pa.table({"user": np.append(user, 2000 + rows // 32), "item": np.append(item, 100 + rows % 64)})
+    asked: dict[str, Any] = {**BUDGET, "top": 100, "max_items_per_user": 32}
+    found = dphist.release(table, **asked, output=tmp_path / "out.csv")
+    assert found.plan.contract == Contract(100, 32)
+    assert dphist.verify(tmp_path / "out.csv").verified
+    assert found.offset is not None
+    assert abs(found.offset - 20) < 7 * 2 * found.plan.sigma_shared
+    # Half of the users of an item are kept at random, and nobody else's items are dropped.
+    width = 7 * (found.plan.total_noise + math.sqrt(2000) / 2)
+    assert set(as_dict(found)) == {str(number) for number in range(64)}
+    assert all(abs(count - 1000) < width for count in as_dict(found).values())
+    assert found.summary.limit_words.startswith("32 items per user")
+    assert "counted users more than the item of rank 101" in found.summary.hidden_words
+    assert "user-limit" in found.document()["caveats"]
+    # The same plan holds for counts from elsewhere, if no user changes more of them.
+    names = [str(number) for number in range(200)]
+    counted = dphist.release_histogram(names, [1000] * 64 + [20] * 136, found.plan)
+    assert counted.document()["guarantee"]["conditions"] == ["counts-per-user", "item-types"]
+    assert near(counted, dict.fromkeys(names[:64], 1000))
 
 
 @pytest.mark.usefixtures("plans_once")

@@ -115,9 +115,13 @@ def test_wide_laws_are_summed_in_strides() -> None:
 
 @pytest.mark.parametrize("rule", ["opposite", "independent"])
 @pytest.mark.parametrize("above", [1, 5, 9, 14, 40])
-def test_a_top_k_step(rule: str, above: int) -> None:
+@pytest.mark.parametrize("short", [0, 1, 4, 30])
+def test_a_top_k_step(rule: str, above: int, short: int) -> None:
     noise = replace(TOP, offset=rule)  # type: ignore[arg-type]
-    expected, found = oracle.topped(noise, above), moments_with_offset(noise, np.array([float(above)]))
+    expected, found = (
+        oracle.topped(noise, above, short),
+        moments_with_offset(noise, np.array([float(above)]), short),
+    )
     assert found.probability[0] == pytest.approx(expected.probability, abs=1e-12)
     assert found.error[0] == pytest.approx(expected.error, abs=1e-12)
     assert found.distance[0] == pytest.approx(expected.distance, abs=4e-3)
@@ -135,6 +139,22 @@ def test_a_top_k_step_subtracts_the_count_after_the_largest() -> None:
     kept = sum(one.probability * count for one, count in zip(expected, counts, strict=False))
     assert found.kept == pytest.approx(kept, abs=0.02)
     assert everyone.count_at(56) == 0.0
+
+
+def test_a_top_k_step_of_counts_with_a_limit() -> None:
+    """Users stay with a chance of 1/2. The count that is subtracted is the expected one."""
+    everyone = population([[0.5] * 80, [0.5] * 40, [0.5] * 20])
+    plan = plan_with(TOP, top=2)
+    plan = replace(plan, contract=Contract(2, 1))
+    found = totals_of(plan, everyone, limit=1)
+    assert everyone.count_at(3, 1) == 10.0
+    released = distance = 0.0
+    for users in (80, 40, 20):
+        for left in range(11, users + 1):
+            one, chance = oracle.topped(TOP, left - 10, users - left), math.comb(users, left) / 2**users
+            released, distance = released + chance * one.probability, distance + chance * one.distance
+    assert found.released == pytest.approx(released, abs=1e-6)
+    assert found.distance == pytest.approx(distance, rel=1e-4)
 
 
 def test_shared_noise_moves_all_items_together() -> None:

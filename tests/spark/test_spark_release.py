@@ -56,6 +56,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "top, paper's offset": {"top": 4, "offset": "independent"},
     "differences": {"top": 4, "offset": "none"},
     "top of a cap": {"top": 10000, "max_items_per_user": 3},
+    "top with a cap": {"top": 100, "max_items_per_user": 32},
     "promise": {"max_nonzero": 4_000, "epsilon": 8.0},
     "lower threshold": {"max_items_per_user": 3, "lower_threshold": 100},
     "two columns": {"max_items_per_user": 3, "item": ("first=kind", "item"), "round": True},

@@ -12,6 +12,7 @@ from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.model import AnyNoise, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, RoundsNoise
 from dphist.proof.rounds import gaussian_cost_of_rounds, squared_mu
 from dphist.proof.searches import fraction_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
         (m (1-c)^2 + (k - m + gamma) c^2 + extra m)/sigma^2,  least over whole steps 0 <= c <= (1 + extra)/2
 
     The shared draw moves by c and the draw of each count by the rest. With such a c fewer changed counts move
-    less, so one c covers them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4. Sums
-    beside the m changed counts add `extra` each.
+    less, so one c covers them all. A top-k step has that of `squared_sensitivity_top_k`. Sums beside the m changed
+    counts add `extra` each.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
@@ -175,8 +176,11 @@ def _of_counts_on_lattice(noise: LatticeNoise, contract: Contract) -> Fraction:
     if gamma_whole is None or contract.max_nonzero is None:
         return Fraction(items)
     if noise.offset != "none":
-        halves = {"opposite": 1, "independent": 2}[noise.offset]
-        return Fraction(contract.max_nonzero + gamma_whole * (1 + halves**2), 4)
+        squared = squared_sensitivity_top_k(
+            shared=contract.max_nonzero, gamma=gamma_whole, rule=noise.offset, limit=contract.user_limit,
+            lattice=noise.lattice,
+        )  # fmt: skip
+        return Fraction(squared)
     rest = contract.max_nonzero - items + gamma_whole
     most = min(noise.lattice, math.floor(noise.lattice * (1 + noise.extra) / 2))
     near = min(most, noise.lattice * items // (rest + items))

@@ -44,9 +44,9 @@ def caveats_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
     caveats = {
         "other-releases": True,
         "groups": True,
-        # A top-k step needs no limit on users, and none is applied.
+        # A top-k step alone needs no limit on users, and none is applied.
         "user-limit": request.max_items_per_user is not None
-        and (request.top is None or plan.contract.max_nonzero is None),
+        and (request.top is None or plan.contract.user_limit is not None),
         "rounds": plan.noise.in_rounds,
         "totals": bool(request.total),
         "max-nonzero": _relies_on_promise(plan, request),

@@ -134,7 +134,7 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
         return "a plan in rounds does not hold for a sketch, which cannot be counted again"
     if plan.noise.public:
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"
-    if plan.contract.items < size:
+    if plan.contract.items < size or (plan.releases_offset and plan.contract.user_limit is not None):
         return (
             f"the plan lets one user touch {plan.contract.items} counts, and in a sketch of size {size} a user "
             f"with a single item can change all {size}: plan with max_nonzero={size} or top={size}, and without "

@@ -476,7 +476,8 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
     if noise.public:
         return contract.items == contract.max_nonzero or limited
     if plan.releases_offset:
-        return top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
+        asked = top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
+        return asked and (contract.user_limit is None or limited)
     if contract.max_nonzero is None:
         return limited
     if top is not None:

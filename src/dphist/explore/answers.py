@@ -25,7 +25,7 @@ from dphist.proof.numerics import FloatArray
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import largest_counts_chart
 from dphist.simulation.population import Population, Zipf
-from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
+from dphist.simulation.predict import SHOWN, applied_limit, given_population, totals_of, trial
 from dphist.simulation.rounds import Forecast, forecast, trial_in_rounds
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def plain_answer(data: Mapping[str, object]) -> JsonObject:
     question = read_question(data)
     plan, population = plan_of(question), _data_of(data, question)[0]
     adjusted = dict(question.adjusted)
-    if plan.releases_offset and "max_items_per_user" in question.plan:
+    limit = question.plan.get("max_items_per_user")
+    if limit is not None and applied_limit(plan, limit) is None:
         adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
     ahead = forecast(plan, population, question.known) if question.in_rounds else None
     expected, released, shares = expect(plan, population, question) if ahead is None else _from(ahead, population)
@@ -145,11 +146,11 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
 
     If a limit replaces a top-k step, the largest true counts stand in for the largest noisy counts.
     """
-    limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
+    limit = applied_limit(plan, question.plan.get("max_items_per_user"))
     counted, _ = population.under(limit)
     bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
     kept = population if bound is None else population.first(bound)
-    floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
+    floor = population.count_at(int(plan.contract.nonzero) + 1, limit) if plan.releases_offset else 0.0
     listed = plan.mechanism == "known-domain"
     chance = np.ones(counted.size) if listed else count_noise(plan.noise).probability(counted - floor)
     chance = chance * (kept.number > 0.0)

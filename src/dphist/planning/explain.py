@@ -88,7 +88,11 @@ def _choice(plan: Plan) -> str:
     if plan.noise.public:
         reason = f"the {contract.max_nonzero:,} items are public"
     elif plan.mechanism == "top-k":
-        reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
+        limit = contract.user_limit
+        limited = (
+            "items per user are not limited" if limit is None else f"each user has at most {count_items(limit)}"
+        )
+        reason = f"the {contract.max_nonzero:,} largest counts are wanted and {limited}"
     elif top_k_keeps(plan):
         reason = f"at most {contract.max_nonzero:,} counts are released and one user may change all of them"
     elif contract.max_nonzero is not None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from numbers import Rational
 from typing import Final, NamedTuple
 
@@ -33,7 +34,9 @@ from dphist.proof import balls
 from dphist.proof.balls import bits_for
 from dphist.proof.certify_lattice import lattice_family
 from dphist.proof.continuous import certify_noise
+from dphist.proof.lattice import contract_of_new
 from dphist.proof.searches import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.proof.tails import infinite_event_discrete
 
 # No threshold was ever found to fall when sigma grows beyond this multiple of its least value.
@@ -343,7 +346,9 @@ def on_lattice(
     Guarantee: the certificate's delta is within the budget.
     """
     noise = lattice_and_variances(continuous, budget, contract, offset, sums)
-    limit = _least_limit(noise, budget, contract, start=max(1, math.ceil(noise.lattice * continuous.tau)))
+    limit = _least_limit(
+        noise, budget, contract_of_new(noise, contract), start=max(1, math.ceil(noise.lattice * continuous.tau))
+    )
     for attempt in range(_MOST_ATTEMPTS):
         noise = replace(noise, tau_steps=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
@@ -366,8 +371,7 @@ def lattice_and_variances(
     Guarantee: the variances were tested in ball arithmetic and passed. The limit is meaningless.
     """
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
-    # A top-k step moves every noise by half a count, which is on every lattice.
-    lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
+    lattice = _lattice(continuous, contract, gamma, offset)
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(
             f"gamma = {continuous.gamma:.6g} leaves too little shared noise for a lattice: use a smaller gamma"
@@ -404,27 +408,36 @@ def _one_offset(noise: Noise, contract: Contract, gamma: int | None) -> bool:
     return (1.0 + noise.extra) * (contract.nonzero + gamma) / 2 < contract.items
 
 
-def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only: bool) -> int:
+def _lattice(noise: Noise, contract: Contract, gamma: int | None, offset: OffsetRule) -> int:
     """The coarsest even lattice, in steps per count, that costs almost no noise."""
     lattice = 2
+    # With one offset for all, the shares of the sums are chosen such that it is on the lattice.
+    shared_offset = offset == "none" and noise.extra > 0.0 and _one_offset(noise, contract, gamma)
     while lattice < _LARGEST_LATTICE:
         fine_tau = lattice * noise.tau * _FINEST_SHARE >= 1.0
         wide = lattice * noise.sigma >= _LEAST_STEPS
         wide_shared = gamma is None or lattice * noise.sigma_shared >= _LEAST_SHARED_STEPS
-        # With one offset for all, the shares of the sums are chosen such that it is on the lattice.
-        near = halves_only or (noise.extra > 0.0 and _one_offset(noise, contract, gamma))
-        near = near or _offset_loss(contract, gamma, lattice, noise.extra) <= _FINEST_SHARE
-        if fine_tau and wide and wide_shared and near:
-            break
+        if fine_tau and wide and wide_shared:
+            loss = 0.0 if shared_offset else _offset_loss(contract, gamma, lattice, noise.extra, offset)
+            if loss <= _FINEST_SHARE:
+                break
         lattice += 2
     return lattice
 
 
-def _offset_loss(contract: Contract, gamma: int | None, lattice: int, extra: float) -> float:
+def _offset_loss(
+    contract: Contract, gamma: int | None, lattice: int, extra: float, offset: OffsetRule = "none"
+) -> float:
     """Relative excess of the squared sensitivity if the best offset is not on the lattice."""
     if gamma is None:
         return 0.0
     k, m = contract.nonzero, contract.items
+    if offset != "none":
+        moved = partial(
+            squared_sensitivity_top_k, shared=int(k), gamma=gamma, rule=offset, limit=contract.user_limit,
+            extra=extra,
+        )  # fmt: skip
+        return float(moved(lattice=lattice) / moved()) - 1.0
     best = min(m, math.floor((1.0 + extra) * (k + gamma) / 2)) / (k + gamma)
     nearest = round(lattice * best) / lattice
     return (nearest - best) ** 2 / (best * (1.0 + extra - best))

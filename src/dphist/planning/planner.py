@@ -10,6 +10,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final, Literal, get_args
 
+import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of
@@ -48,18 +49,21 @@ from dphist.planning.optimum import (
 )
 from dphist.planning.rounds import plan_rounds
 from dphist.proof.continuous import certify_family, certify_noise
-from dphist.proof.lattice import squared_sensitivity_top_k
 from dphist.proof.searches import round_up
+from dphist.proof.sensitivity import squared_sensitivity_top_k
 from dphist.proof.verdict import verdict_of
 
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
+# A limit on users drops items: one that lowers the noise of a top-k step by less is not applied.
+_WORTH_A_LIMIT: Final = 0.95
 LIMIT_ALONE: Final = (
-    "The limit on items per user needs less noise than a top-k step, so no count is subtracted. Of the items that "
-    "pass the threshold, only the largest are released."
+    "The limit on items per user has less noise or a lower threshold than a top-k step, so no count is "
+    "subtracted. Of the items that pass the threshold, only the largest are released."
 )
 _TOP_ALONE: Final = "The top-k step needs less noise than the limit on items per user, which is not applied."
+_BOTH: Final = "The limit on items per user lowers the noise of the top-k step: both are applied."
 
 
 def plan(
@@ -157,18 +161,18 @@ def plan(
         if public_items is not None:
             listed = Contract(public_items, max_items_per_user)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
+        assert top is not None
         topped = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return topped
-        # Both together have no joint analysis: a user who raises the subtracted count lowers all others, however
-        # few items that user has (docs/theory/top-k.md). So the plan with less noise is used.
-        capped = plan(
+        limited = plan(
             epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
             mechanism=mechanism, sums=bounds, weights=weights,
         )  # fmt: skip
-        if capped.total_noise <= topped.total_noise:
-            return replace(capped, notes=(*capped.notes, LIMIT_ALONE))
-        return replace(topped, notes=(*topped.notes, _TOP_ALONE))
+        both = topped
+        if max_items_per_user < top and offset in (None, "opposite"):
+            both = top_plan(budget, Contract(top, max_items_per_user), offset, objective, bounds, weights)
+        return _best_for_both(topped, limited, both)
     contract = Contract(max_nonzero, max_items_per_user)
     if mechanism == "laplace":
         if not tuned:
@@ -182,6 +186,21 @@ def plan(
     if mechanism == "best" and tuned and not bounds and laplace_is_better(gaussian, objective):
         return laplace_plan(budget, contract)
     return gaussian
+
+
+def _best_for_both(topped: Plan, limited: Plan, both: Plan) -> Plan:
+    """The best of a top-k step, a limit on users and both together.
+
+    A top-k step has to need less noise than the limit alone. As its threshold is above the count of rank k + 1, it
+    can only release more if that is lower too.
+    """
+    tried = [(both, _BOTH)]
+    if not both.total_noise < topped.total_noise * _WORTH_A_LIMIT:
+        tried.insert(0, (topped, _TOP_ALONE))
+    for made, note in tried:
+        if made.total_noise < limited.total_noise and made.threshold < limited.threshold:
+            return replace(made, notes=(*made.notes, note))
+    return replace(limited, notes=(*limited.notes, LIMIT_ALONE))
 
 
 def family_shares(
@@ -299,18 +318,20 @@ def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: flo
     """The continuous noise of a top-k step; its tau is meaningless.
 
     Gamma is a whole number, and shared noise and offset have the same variance. The paper uses sqrt k. With the
-    opposite offset, a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit, which is least at sqrt(k/2);
-    so is tau, since W has the same variance as the offset's noise. Sums count as 4 extra times as many counts.
+    opposite offset, a count has the variance x (1 - x/n)(1 + 1/gamma) of a unit, n = k + 2 gamma, where x is n/2,
+    or gamma + m - 1 if that is less. Without a limit of m items this is least at sqrt(k/2), and so is tau,
+    since W has the same variance as the offset's noise.
     """
-    k = contract.nonzero
+    k, most, limit = int(contract.nonzero), contract.items, contract.user_limit
     if rule == "independent":
         gamma = max(1, round(math.sqrt(k)))
     else:
-        counts = k * (1.0 + 4.0 * extra)
-        root = math.sqrt(counts / 2.0)
-        near = {max(1, math.floor(root)), math.ceil(root)}
-        gamma = min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
-    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
+        tried = np.arange(1.0, math.ceil(math.sqrt(k * (1.0 + 4.0 * extra) / 2.0)) + 1.0)
+        whole = k + 2.0 * tried
+        moved = whole / 2.0 if limit is None else np.minimum(whole / 2.0, tried + (most - 1.0))
+        cost = (moved * (1.0 - moved / whole) + extra * most) * (1.0 + 1.0 / tried)
+        gamma = int(tried[np.argmin(cost)])
+    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, limit=limit) + extra * most
     sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
     return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
 

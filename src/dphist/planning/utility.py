@@ -225,11 +225,15 @@ def _lattice_noise(noise: LatticeNoise) -> CountNoise:
     return CountNoise(LatticeTails(own + shared), noise.lattice, noise.lattice + noise.tau_steps + 1, part, rest)
 
 
-def moments_with_offset(noise: AnyNoise, above: FloatArray) -> ReleaseMoments:
+def moments_with_offset(noise: AnyNoise, above: FloatArray, short: ArrayLike = 0.0) -> ReleaseMoments:
     """`moments_if_passed` for a top-k step, of counts `above` the one that is subtracted.
 
-    With A the noise at the threshold and E the published error, both treated as normal with correlation rho, and
-    r^2 = 1 - rho^2, in units of E's deviation: E[|E|; A > t] = 2 phi(0) Q(t/r) + rho phi(t) (2 Phi(rho t/r) - 1).
+    `short` is what a limit on users has removed from each of them. With A the noise at the threshold and E the
+    published error, both treated as normal with correlation rho, in units of their deviations, r^2 = 1 - rho^2 and
+    a = `short`,
+
+        E[(E - a)^+; A > t] = phi(a) Q((t - rho a)/r) + rho phi(t) Q((a - rho t)/r) - a Pr[E > a, A > t].
+
     Guarantee: probability and error are as exact as the tails, the distance to 1/variance of its steps.
     """
     if not isinstance(noise, LatticeNoise) or noise.offset == "none":
@@ -238,12 +242,23 @@ def moments_with_offset(noise: AnyNoise, above: FloatArray) -> ReleaseMoments:
     first, variance = law.first(above), float(noise.variance + noise.variance_shared)
     deviation = math.sqrt(law.part**2 * variance + law.rest)
     rho = law.part * math.sqrt(variance) / deviation
-    height = (first - 0.5) / math.sqrt(variance)
-    density, r = np.exp(-0.5 * height**2) / _ROOT, math.sqrt(1.0 - rho * rho)
+    height, lost = (first - 0.5) / math.sqrt(variance), np.asarray(short) * noise.lattice / deviation
+    r = math.sqrt(1.0 - rho * rho)
+    mass, moment, _ = law.tails.above(first)
     # Whole steps make the corner of |E| at zero blunter by a twelfth of a squared step.
     corner = 1.0 - 1.0 / (12.0 * deviation**2)
-    distance = 2.0 / _ROOT * corner * special.ndtr(-height / r) + rho * density * special.erf(
-        rho * height / (r * math.sqrt(2.0))
-    )
-    mass, moment, _ = law.tails.above(first)
-    return ReleaseMoments(mass, law.part * moment / noise.lattice, deviation / noise.lattice * distance)
+    density = rho * np.exp(-0.5 * height**2) / _ROOT
+    over = corner * np.exp(-0.5 * lost**2) / _ROOT * special.ndtr((rho * lost - height) / r)
+    over += density * special.ndtr((rho * height - lost) / r) - lost * _both_above(lost, height, rho)
+    # |x - a| = 2 (x - a)^+ - (x - a).
+    distance = 2.0 * over - density + lost * mass
+    error = law.part * moment / noise.lattice - np.asarray(short) * mass
+    return ReleaseMoments(mass, error, deviation / noise.lattice * distance)
+
+
+def _both_above(x: FloatArray, y: FloatArray, rho: float) -> FloatArray:
+    """Pr[X > x, Y > y] of standard normal variables with this correlation, by Owen's function; x >= 0."""
+    x, y = np.maximum(x, 1e-300), np.where(y == 0.0, 1e-300, y)
+    r = math.sqrt(1.0 - rho * rho)
+    parts = special.owens_t(x, (y / x - rho) / r) + special.owens_t(y, (x / y - rho) / r)
+    return np.asarray(0.5 * (special.ndtr(-x) + special.ndtr(-y)) - parts - np.where(y < 0.0, 0.5, 0.0))

@@ -112,16 +112,13 @@ def theta_excess(variance: arb) -> arb:
     return 2 * first / (1 - first * first * first)
 
 
-def upper_factor(spreads: list[arb], draws: int) -> arb:
-    """Bound of the factor by which sums exceed discrete Gaussians: `draws` of the first spread, one of each other.
+def upper_factor(spread: arb, sums: int = 1) -> arb:
+    """Bound of the factor by which so many sums of this spread exceed discrete Gaussians.
 
-    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(4 theta), since
-    the normaliser is never below its integral and the sum's own spread is larger.
+    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(2 theta), since
+    the normaliser is never below its integral and the sum's own spread is larger. We use e^(4 theta).
     """
-    excess = theta_excess(spreads[0]) * (2 * draws)
-    for spread in spreads[1:]:
-        excess += 2 * theta_excess(spread)
-    return (2 * excess).exp()
+    return (4 * sums * theta_excess(spread)).exp()
 
 
 def normaliser(variance: arb) -> arb:

@@ -9,7 +9,7 @@ from dphist.model import Contract, LatticeNoise, NeighbourCase, Proof
 from dphist.proof import balls
 from dphist.proof.balls import bits_for
 from dphist.proof.exact import delta_family, mixed_blocks, worst_changed
-from dphist.proof.lattice import DiscreteFamily, TopKFamily
+from dphist.proof.lattice import DiscreteFamily, TopKFamily, contract_of_new
 
 
 def lattice_family(
@@ -31,8 +31,9 @@ def certify_lattice(
     """
     if epsilon < 0.0:
         raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
-    items = contract.items
-    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
+    hidden = contract_of_new(noise, contract)
+    items = hidden.items
+    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), hidden, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):
         most = math.inf if budget is None else budget
         family = lattice_family(noise, contract, epsilon=epsilon, scale=scale, budget=most)

@@ -9,11 +9,12 @@ further terms of the combination: docs/theory/sums.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from flint import arb, ctx
 
@@ -46,7 +47,8 @@ from dphist.proof.exact import reach
 class Combination:
     """An integer combination of draws: a discrete Gaussian up to `factor`, moved by `shift`.
 
-    `unit` is its coefficient in the log likelihood ratio, in units of 1/V for draws of variance V.
+    `unit` is its coefficient in the log likelihood ratio, in units of 1/V for draws of variance V; 0 if nothing
+    moves.
     """
 
     variance: arb
@@ -54,8 +56,28 @@ class Combination:
     unit: int
     factor: arb
 
-    def divergence(self, epsilon: arb) -> arb:
-        return shift_divergence(variance=self.variance, shift=self.shift, epsilon=epsilon) * self.factor
+    @classmethod
+    def of(cls, draws: int, move: int, unit: int, variance: arb) -> Combination:
+        """The sum of `draws` draws of one law, each moved by `move`."""
+        if draws * move == 0:
+            return cls(arb(0), 0, 0, arb(1))
+        return cls(variance * draws, draws * move, unit, upper_factor(variance / 2, draws))
+
+    def beside(self, other: Combination) -> Combination:
+        """The combination of independent parts, with coprime coefficients.
+
+        Guarantee: the divergence of both parts together is at most that of the discrete Gaussian times `factor`.
+        Source: the lemma on sums of discrete Gaussians in docs/theory/discrete.md.
+        """
+        if not self.unit or not other.unit:
+            return self if self.unit else other
+        unit = math.gcd(self.unit, other.unit)
+        mine, its = self.unit // unit, other.unit // unit
+        spread = 1 / (arb(its**2) / self.variance + arb(mine**2) / other.variance)
+        return Combination(
+            self.variance * mine**2 + other.variance * its**2, self.shift * mine + other.shift * its, unit,
+            self.factor * other.factor * upper_factor(spread),
+        )  # fmt: skip
 
 
 # A vector is covered by a sum in finer steps, this many per step.
@@ -111,16 +133,10 @@ class SumTerms:
         """
         if not self._terms or moved == 0:
             return counts
-        variance, shift, factor = counts.variance, counts.shift, counts.factor
-        unit = self.common * counts.unit
-        for weight, move, variance_of_one in self._terms:
-            divisor = math.gcd(unit, weight)
-            before, own, added = unit // divisor, weight // divisor, variance_of_one * moved
-            spread = 1 / (arb(own**2) / variance + arb(before**2) / added)
-            factor *= upper_factor([variance_of_one / 2, spread], moved)
-            variance = variance * before**2 + added * own**2
-            shift, unit = shift * before + own * moved * move, divisor
-        return Combination(variance, shift, unit, factor * (moved * self._excess).exp())
+        total = replace(counts, unit=counts.unit * self.common)
+        for weight, move, variance in self._terms:
+            total = total.beside(Combination.of(moved, move, weight, variance))
+        return replace(total, factor=total.factor * (moved * self._excess).exp())
 
 
 _EXACT_CHANGED = 48
@@ -147,7 +163,6 @@ class DiscreteFamily:
         scale: float,
         budget: float = math.inf,
     ) -> None:
-        self._check(contract)
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
         self.budget = budget
         # Shared noise beyond this is negligible compared with delta.
@@ -156,10 +171,6 @@ class DiscreteFamily:
         self.sums = SumTerms(noise)
         self._divergences: dict[tuple[int, int], arb] = {}
         self._events: dict[int, arb] = {}
-
-    @staticmethod
-    def _check(contract: Contract) -> None:
-        """Raise `InvalidParameter` for contracts that these bounds do not cover."""
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all numbers of changed counts, if at least `new` counts are new and hidden."""
@@ -224,41 +235,21 @@ class DiscreteFamily:
 
     def _combination(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of draws when `changed` counts and their sums move."""
-        return self.sums.with_sums(self._counts(shared, changed, step), changed)
+        others = int(shared) - changed if step else 0
+        counts = self._moved(changed, self.noise.lattice - step).beside(self._moved(others, step, shared_draws=1))
+        return self.sums.with_sums(counts, changed)
 
-    def _counts(self, shared: float, changed: int, step: int) -> Combination:
-        lattice, gamma = self.noise.lattice, self.noise.gamma_whole
-        if step == 0:
-            # Only the changed counts matter: a sum of `changed` draws, each moved by one count.
-            return Combination(
-                self.variance * changed, lattice * changed, lattice, upper_factor([self.variance / 2], changed)
-            )
-        assert gamma is not None
-        unchanged = int(shared) - changed
-        if unchanged == 0:
-            return self._counts_all_changed(changed, step, gamma)
-        unit = math.gcd(lattice - step, step)
-        large, small = (lattice - step) // unit, step // unit
-        total = changed * large**2 + unchanged * small**2 + gamma * small**2
-        spreads = [self.variance / 2]
-        if large != small:
-            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / unchanged))
-        counts = self.variance * (changed * large**2 + unchanged * small**2)
-        spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
-        return Combination(self.variance * total, unit * total, unit, upper_factor(spreads, int(shared)))
-
-    def _counts_all_changed(self, changed: int, step: int, gamma: int) -> Combination:
-        """`_counts` if every shared count changes: two coefficients, divided by their common divisor."""
-        move = self.noise.lattice - step
-        unit = math.gcd(move, step * gamma)
-        own, common = move // unit, step * gamma // unit
-        variance = self.variance * (changed * own**2) + self.shared * common**2
-        shift = (changed * move**2 + gamma * step**2) // unit
-        spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
-        return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
+    def _moved(self, counts: int, move: int, shared_draws: int = 0) -> Combination:
+        """Draws of counts and of shared noise that all move by `move` steps."""
+        common = Combination.of(shared_draws, move, move * (self.noise.gamma_whole or 0), self.shared)
+        return Combination.of(counts, move, move, self.variance).beside(common)
 
     def _delta_of_changed(self, shared: float, changed: int, step: int) -> arb:
-        moved = self._combination(shared, changed, step)
+        return self._delta_of(self._combination(shared, changed, step))
+
+    def _delta_of(self, moved: Combination) -> arb:
+        if moved.shift == 0:
+            return arb(0)
         # Shift and unit determine the variance, and many cases share them.
         key = moved.shift, moved.unit
         if key not in self._divergences:
@@ -367,72 +358,89 @@ class DiscreteFamily:
 
 
 # The top-k step with its offset: the (k+1)-th largest count c is subtracted from all counts and released with
-# noise.
-#
-# Adding a user moves (counts, c) by (+v, 0) or by (-v, +1), with v of zeros and ones. The signs are opposite, so c
-# is released with the opposite of the shared noise,
-#
-#     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
-#
-# and W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
-
-# How far the offset's own noise has to move, in half counts, if c does not change and if it does.
-_HALVES: Final[dict[OffsetRule, tuple[int, int]]] = {"none": (0, 0), "opposite": (1, 1), "independent": (0, 2)}
+# noise, by the opposite rule with the opposite of the shared noise, so that W cancels in the counts:
+#     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c.
+# Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 
 
-def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, extra: float = 0.0) -> float:
-    """Largest squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset.
+class TopKMove(NamedTuple):
+    """Neighbours of a top-k step whose user touches `touched` of the `shared` counts, explained by a whole `step`.
 
-        (j + gamma + h^2 gamma)/4 + extra j,    h = 1 for the opposite offset, 2 for the independent one, 0 without
-
-    Guarantee: an upper bound, attained up to parity (of j for the opposite offset, else of j + gamma).
-    Valid for: offset noise of the variance of the shared noise, sigma^2/gamma.
-    Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
+    If c `rises` with the user, the other counts fall; otherwise the touched ones rise.
     """
-    return (shared + gamma * (1 + max(_HALVES[rule]) ** 2)) / 4.0 + extra * shared
+
+    rises: bool
+    shared: int
+    touched: int
+    step: int
+
+    def of_shared_noise(self, lattice: int, rule: OffsetRule) -> tuple[int, int]:
+        """The moves of W and Z_c. Touched counts move by lattice - step, the other counts by `step`."""
+        common = lattice - self.step if self.rises else self.step
+        return common, {"opposite": self.step, "independent": lattice * self.rises, "none": 0}[rule]
+
+
+def moves_top_k(
+    *, shared: int, new: int, limit: int | None, gamma: int, rule: OffsetRule, lattice: int, sums: bool
+) -> list[list[TopKMove]]:
+    """Covers of all neighbours with `shared` common counts and `new` others, one list for each of c's two moves.
+
+    A list's first move covers all of them alone; so do the others together, if there are any. A step of at most
+    half a count covers all users that touch fewer counts, one of at least half a count all that touch more.
+    """
+    covers, half = [], lattice // 2
+    for rises in (False, True):
+        most = shared if limit is None else min(shared, limit - (1 if rises else new))
+        if most < 0:
+            continue  # no user has so many new counts
+        if rule != "opposite":
+            # If no count is shared, only the noise of c has to move.
+            covers.append([TopKMove(rises, shared, most, half if shared else lattice * rises)])
+            continue
+        # W moves like the touched counts if c rises, and like the others if not.
+        whole, beside = shared + 2 * gamma, gamma * rises
+        below = min(most, whole // 2 - beside)
+        first = min(half, round(Fraction(lattice * (below + beside), whole)))
+        cover = [TopKMove(rises, shared, most, half)]
+        # Sums move with touched counts: there, steps of more than half a count do not cover users who touch more.
+        if first < half and (below == most or not sums):
+            cover.append(TopKMove(rises, shared, below, first))
+            if below < most:
+                second = max(half, round(Fraction(lattice * (below + 1 + beside), whole)))
+                cover.append(TopKMove(rises, shared, below + 1, second))
+        covers.append(cover)
+    return covers
+
+
+def contract_of_new(noise: LatticeNoise, contract: Contract) -> Contract:
+    """The bound on new counts: in a top-k step all counts can vanish, whatever the limit on a user's items."""
+    return contract if noise.offset == "none" else Contract(contract.max_nonzero)
 
 
 class TopKFamily(DiscreteFamily):
-    """The bounds with one more coordinate, the offset; the number of items per user is not bounded.
+    """The bounds with one more coordinate, the offset."""
 
-    Every draw moves by half a count: W by +1/2, each Z_i by +1/2 or -1/2, Z_c by the rest. All signs have the same
-    likelihood ratio, so one bound covers every v, both moves of c and both directions.
-    """
-
-    @staticmethod
-    def _check(contract: Contract) -> None:
-        if contract.max_nonzero is None or contract.items != contract.max_nonzero:
-            raise InvalidParameter(
-                "a top-k step does not bound the items of a user: certify it with max_nonzero alone"
-            )
+    def __init__(self, noise: LatticeNoise, contract: Contract, **options: float) -> None:
+        super().__init__(noise, contract_of_new(noise, contract), **options)
+        self.limit = contract.user_limit
 
     def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all moves of the shared counts and of c if `new` counts stay hidden.
-
-        Fewer shared counts are a projection of more, so the largest number of shared counts bounds all.
-        """
-        worst = arb(0)
-        for halves in set(_HALVES[self.noise.offset]):
-            worst = worst.max(self._delta_of_move(int(self.contract.nonzero) - new, halves))
+        """Upper bound of delta over all neighbours, if at least `new` counts are new and hidden."""
+        noise, worst = self.noise, arb(0)
+        assert noise.gamma_whole is not None
+        covers = moves_top_k(
+            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=noise.gamma_whole,
+            rule=noise.offset, lattice=noise.lattice, sums=bool(noise.sums),
+        )  # fmt: skip
+        for first, *others in covers:
+            together = reduce(arb.max, map(self._delta_of_move, others or [first]))
+            worst = worst.max(together.min(self._delta_of_move(first)))
         return worst
 
-    def _delta_of_move(self, shared: int, halves: int) -> arb:
-        """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` half counts."""
-        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
-        assert gamma is not None
-        if shared == 0 and halves == 0:
-            return arb(0)
-        if shared == 0:
-            # The offset alone moves, by one count, with all its noise.
-            draws = 2 if self.noise.offset == "opposite" else 1
-            alone = shift_divergence(variance=self.shared * draws, shift=lattice, epsilon=self.epsilon)
-            return alone * upper_factor([self.shared / 2], draws) if draws > 1 else alone
-        total = shared + gamma + halves**2 * gamma
-        spreads = [self.variance / 2, 1 / (gamma**2 / (self.variance * shared) + 1 / self.shared)]
-        if halves:
-            before = self.variance * (shared + gamma)
-            spreads.append(1 / ((halves * gamma) ** 2 / before + 1 / self.shared))
-        half = lattice // 2
-        counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
-        # Which sums move depends on the user: assume all of them.
-        return self.sums.with_sums(counts, shared).divergence(self.epsilon)
+    def _delta_of_move(self, move: TopKMove) -> arb:
+        # By size of the move, so that all coefficients are 1 or gamma before the sizes are combined.
+        lattice, shared_draws = self.noise.lattice, move.of_shared_noise(self.noise.lattice, self.noise.offset)
+        counts = Counter({lattice - move.step: move.touched}) + Counter({move.step: move.shared - move.touched})
+        sizes = sorted({*counts, *shared_draws})
+        parts = (self._moved(counts[size], size, shared_draws.count(size)) for size in sizes)
+        return self._delta_of(self.sums.with_sums(reduce(Combination.beside, parts), move.touched))

@@ -118,7 +118,7 @@ class _Evidence:
             if before is not None:
                 variance, divisor = before
                 own = arb((divisor // unit) ** 2) / (whole / part)
-                factor *= upper_factor([1 / (arb((part // unit) ** 2) / variance + own)], 1)
+                factor *= upper_factor(1 / (arb((part // unit) ** 2) / variance + own))
             before = whole * pooled / unit**2, unit
             self.variances.append(before[0])
             self.factors.append(factor)

@@ -283,7 +283,7 @@ def _prepare_job(request: Request, plan: Plan, events: Events, receipt: Receipt 
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     # A top-k step subtracts the count of the next rank. Spark checks the caller's guarantee by the same count.
     ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and request.engine_name == "spark")
-    if rule is Nonzero.TOP_K and request.top is not None:
+    if rule is Nonzero.TOP_K and request.top is not None and plan.contract.user_limit is None:
         cap = None  # no limit on items per user is needed, and one would only drop events
     task = Task(
         events, Choice(rng.words(4).tobytes(), portable=not rng.private), cap, request.lower_threshold,

@@ -248,21 +248,19 @@ def _hidden_below(plan: Plan, request: AnyRequest) -> int | None:
 def _hidden_words(plan: Plan, request: AnyRequest, hidden: int | None) -> str:
     if hidden is None:
         return "nothing: every item of the list is released"
+    counted = "counted users" if _drops(plan, request) else "users"
     if plan.releases_offset or is_difference(plan, request):
-        return (
-            f"items with fewer than {hidden:,} users more than the item of rank {plan.contract.nonzero + 1:,.0f}"
-        )
+        rank = f"{plan.contract.nonzero + 1:,.0f}"
+        return f"items with fewer than {hidden:,} {counted} more than the item of rank {rank}"
     if isinstance(request, SketchRequest):
         return f"items with fewer than {hidden:,} in the sketch"
-    counted = "counted users" if _drops(plan, request) else "users"
     return f"items with fewer than {hidden:,} {counted}"
 
 
 def _drops(plan: Plan, request: AnyRequest) -> bool:
     """Whether a limit is applied that can leave items of a user out."""
-    nonzero = plan.contract.max_nonzero
-    top_k = request.top is not None and nonzero is not None
-    whole_list = plan.noise.public and plan.contract.items == nonzero
+    top_k = request.top is not None and plan.contract.user_limit is None
+    whole_list = plan.noise.public and plan.contract.user_limit is None
     return request.max_items_per_user is not None and not top_k and not whole_list
 
 

@@ -70,10 +70,12 @@ class Population:
         chance = np.minimum(1.0, limit / items)
         return self.left(chance, chance * (1.0 - chance))
 
-    def count_at(self, rank: int) -> float:
-        """The count of this rank, from 1 for the largest; 0 if there are fewer items."""
-        place = int(np.searchsorted(np.cumsum(self.number), rank))
-        return float(self.counts[place]) if place < self.counts.size else 0.0
+    def count_at(self, rank: int, limit: int | None = None) -> float:
+        """The expected count of this rank under a limit, from 1 for the largest; 0 if there are fewer items."""
+        counts, _ = self.under(limit)
+        order = np.argsort(-counts, kind="stable")
+        place = int(np.searchsorted(np.cumsum(self.number[order]), rank))
+        return float(counts[order[place]]) if place < counts.size else 0.0
 
     def first(self, items: int) -> Population:
         """Only this many items, with the largest counts."""

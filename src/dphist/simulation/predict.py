@@ -111,14 +111,20 @@ class Items(NamedTuple):
         return Items(*(column[places] for column in self))
 
 
+def applied_limit(plan: Plan, limit: int | None) -> int | None:
+    """The limit on the items of a user, if the plan needs one: a top-k step alone does not."""
+    return None if plan.releases_offset and plan.contract.user_limit is None else limit
+
+
 def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -> Totals:
     """What a plan releases of a population, with each user limited to `limit` random items."""
     if plan.noise.kind == "continuous":
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("a public list is released completely: there is nothing to predict")
-    floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
-    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else limit)
+    limit = applied_limit(plan, limit)
+    floor = population.count_at(int(plan.contract.nonzero) + 1, limit) if plan.releases_offset else 0.0
+    truth, (mean, variance) = population.counts, population.under(limit)
     every = Items(truth, population.number, mean, variance)
     # All users are missed, until something is released.
     totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(truth @ population.number))
@@ -130,28 +136,30 @@ def totals_of(plan: Plan, population: Population, *, limit: int | None = None) -
         totals = totals.plus(_normal(plan, rest.take(sure)))
         rest = uncertain
     for start in range(0, rest.truth.size, _CHUNK):
-        part = rest.take(slice(start, start + _CHUNK))
-        if plan.releases_offset:
-            passed = moments_with_offset(plan.noise, part.truth - floor)
-            totals = totals.plus(sum_over_items(passed, passed.probability * part.truth, part))
-        else:
-            totals = totals.plus(_totals_of_cap(plan, part))
+        totals = totals.plus(_totals_of_part(plan, rest.take(slice(start, start + _CHUNK)), floor))
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
     return replace(totals, variance=totals.variance + shared)
 
 
-def _totals_of_cap(plan: Plan, items: Items) -> Totals:
-    """Items that keep a random number of users under the limit."""
-    law, noise = thin_counts(items.truth, items.mean, items.variance), count_noise(plan.noise)
+def _totals_of_part(plan: Plan, items: Items, floor: float) -> Totals:
+    """Items that keep a random number of users under the limit, of which a top-k step subtracts `floor`.
+
+    Under a limit that count is random too; here it is the expected one.
+    """
+    law = thin_counts(items.truth, items.mean, items.variance)
+    truth, above = items.truth[law.place], law.left - floor
     # A count of zero gets no noise and is never released.
-    weight = np.where(law.left > 0.0, law.weight, 0.0)
+    weight = np.where(above > 0.0, law.weight, 0.0)
 
     def over(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(law.place, weight * values, items.truth.size), dtype=np.float64)
 
-    passed = noise.moments_if_passed(law.left, items.truth[law.place])
+    if plan.releases_offset:
+        passed = moments_with_offset(plan.noise, above, truth - law.left)
+    else:
+        passed = count_noise(plan.noise).moments_if_passed(law.left, truth)
     counts = ReleaseMoments(over(passed.probability), over(passed.error), over(passed.distance))
-    return sum_over_items(counts, over(noise.tails.above(noise.first(law.left)).mass * law.left), items)
+    return sum_over_items(counts, over(passed.probability * law.left), items)
 
 
 def _normal(plan: Plan, items: Items) -> Totals:
@@ -245,9 +253,9 @@ def trial(
     `largest` keeps only that many of the released counts, for a limit that replaces a top-k step. `names` are
     those of the `SHOWN` largest items.
     """
-    # A top-k step needs no limit, and a public bound on the items holds before data is read.
+    # A top-k step alone needs no limit, and a public bound on the items holds before data is read.
     top, bound = plan.releases_offset, plan.contract.max_nonzero
-    limit = None if top else limit
+    limit = applied_limit(plan, limit)
     counted = population if top or bound is None else population.first(bound)
     expected = totals_of(plan, counted, limit=limit).released
     each = population.number.astype(np.int64)
@@ -257,7 +265,7 @@ def trial(
     trials, chance = lost_users(population.counts, *population.under(limit))
     lost = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
     counts = (whole - lost)[: counted.items]
-    floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
+    floor = int(np.sort(counts)[-bound - 1]) if top and bound is not None and counts.size > bound else 0
     # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.summed]
     released = begin(plan, SeededRng(seed), Subtracted(floor)).release(counts, no_sums)
