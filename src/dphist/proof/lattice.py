@@ -427,9 +427,8 @@ class TopKFamily(DiscreteFamily):
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all neighbours, if at least `new` counts are new and hidden."""
         noise, worst = self.noise, arb(0)
-        assert noise.gamma_whole is not None
         covers = moves_top_k(
-            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=noise.gamma_whole,
+            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=int(noise.gamma),
             rule=noise.offset, lattice=noise.lattice, sums=bool(noise.sums),
         )  # fmt: skip
         for first, *others in covers:
