@@ -131,8 +131,6 @@ class SumTerms:
 
         Guarantee: an upper bound for smaller moves too, since the divergence increases with each move.
         """
-        if not self._terms or moved == 0:
-            return counts
         total = replace(counts, unit=counts.unit * self.common)
         for weight, move, variance in self._terms:
             total = total.beside(Combination.of(moved, move, weight, variance))
