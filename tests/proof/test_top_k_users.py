@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,10 +14,11 @@ import pytest
 from dphist.accounting import gaussian_of_plan
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.certificate.plans import sketch_problem
-from dphist.model import Contract, LatticeNoise, OffsetRule, Plan
+from dphist.model import Contract, LatticeNoise, OffsetRule, Plan, SumNoise
+from dphist.paper.bounds import delta_gaussian
 from dphist.planning.planner import plan
+from dphist.proof import balls, lattice
 from dphist.proof import certify_lattice as certificates
-from dphist.proof import lattice
 from dphist.proof.certify_lattice import certify_lattice
 from dphist.proof.lattice import TopKMove, moves_top_k
 from dphist.proof.sensitivity import squared_sensitivity_top_k
@@ -235,6 +237,32 @@ def test_sums_with_both_bounds() -> None:
     assert both.contract == Contract(1000, 250)
     assert both.sums[0].sigma < 0.7 * alone.sums[0].sigma
     assert both.total_noise < 0.9 * alone.total_noise
+
+
+@pytest.mark.parametrize(("k", "limit"), [(6, None), (6, 1), (6, 2), (7, 3), (7, None), (40, 12)])
+def test_the_certificate_of_sums_is_that_of_the_worst_neighbours(k: int, limit: int | None) -> None:
+    """On a fine lattice, without new counts, against continuous noise at the distance of each pair."""
+    steps, gamma, extra, epsilon = 600, 2, Fraction(3, 4), 1.0
+    variance = Fraction(9 * k * steps**2)
+    reach = 1 << 10
+    value = SumNoise(Fraction(-1), Fraction(1), reach, reach**2 * variance / (extra * steps**2))
+    noise = LatticeNoise(steps, variance, variance / gamma, 10**9, "opposite", (value,))
+    assert noise.extra == extra
+    family = lattice.TopKFamily(noise, Contract(k, limit), epsilon=epsilon, scale=1e-9)
+    with balls.precision(128):
+        certified = balls.upper(family.gaussian_worst(0))
+    whole, worst, half = k + 2 * gamma, Fraction(0), Fraction(0)
+    for touched in range((limit or k) + 1):
+        for moved in [touched] + [touched + gamma] * (limit is None or touched < limit):
+            worst = max(worst, moved - Fraction(moved**2, whole) + extra * touched)
+            half = max(half, Fraction(whole, 4) + extra * touched)
+    least, most = (
+        delta_gaussian(sensitivity=math.sqrt(squared), sigma=3 * math.sqrt(k), epsilon=epsilon)
+        for squared in (worst, half)
+    )
+    assert least * (1 - 1e-6) <= certified <= most * (1 + 1e-6)
+    if limit is not None:
+        assert certified <= least * 1.001
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])

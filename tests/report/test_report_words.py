@@ -117,7 +117,7 @@ def test_a_weak_budget_is_named_at_the_top() -> None:
 def test_a_sketch_subtracts_its_offset_from_the_largest_count() -> None:
     facts = made("sketch")[1]
     offset, largest = facts.stated.counts.offset, max(facts.rows.counts)
-    assert offset
+    assert offset is not None
     assert largest_users(facts.rows, "sketch", facts.stated.counts) == largest - offset
     assert largest_users(facts.rows, "users", facts.stated.counts) == largest
 

@@ -473,11 +473,11 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
         return False
     limit, top = request.max_items_per_user, request.top
     limited = limit is not None and contract.items >= min(limit, contract.nonzero)
+    bounded = contract.user_limit is None or limited
     if noise.public:
-        return contract.items == contract.max_nonzero or limited
+        return bounded
     if plan.releases_offset:
-        asked = top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
-        return asked and (contract.user_limit is None or limited)
+        return bounded and top == contract.max_nonzero and noise.offset == (request.offset or "opposite")
     if contract.max_nonzero is None:
         return limited
     if top is not None:
@@ -486,7 +486,6 @@ def _fits(plan: Plan, request: EventsRequest) -> bool:
         ratio = math.sqrt(contract.max_nonzero) if request.gamma == "sqrt" else request.gamma
         if plan.gamma != round(ratio):
             return False
-    bounded = contract.items == contract.max_nonzero or limited
     return bounded and request.max_nonzero == contract.max_nonzero
 
 

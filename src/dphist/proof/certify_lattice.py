@@ -71,10 +71,12 @@ def certify_known_domain(
 
 
 def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:
-    """The worst neighbours without new counts."""
+    """The worst neighbours without new counts: under a limit, in a top-k step, most counts fall."""
     numbers = {"shared": contract.nonzero, "most": float(contract.items), "gamma": noise.gamma}
     below, _ = worst_changed(extra=float(noise.extra), **numbers)
-    return NeighbourCase(contract.nonzero, 0, int(below), "either")
+    limit = None if noise.offset == "none" else contract.user_limit
+    changed = below if limit is None else contract.nonzero - limit + 1
+    return NeighbourCase(contract.nonzero, 0, int(changed), "either")
 
 
 def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:

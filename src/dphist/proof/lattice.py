@@ -131,8 +131,6 @@ class SumTerms:
 
         Guarantee: an upper bound for smaller moves too, since the divergence increases with each move.
         """
-        if not self._terms or moved == 0:
-            return counts
         total = replace(counts, unit=counts.unit * self.common)
         for weight, move, variance in self._terms:
             total = total.beside(Combination.of(moved, move, weight, variance))
@@ -427,9 +425,8 @@ class TopKFamily(DiscreteFamily):
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all neighbours, if at least `new` counts are new and hidden."""
         noise, worst = self.noise, arb(0)
-        assert noise.gamma_whole is not None
         covers = moves_top_k(
-            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=noise.gamma_whole,
+            shared=int(self.contract.nonzero) - new, new=new, limit=self.limit, gamma=int(noise.gamma),
             rule=noise.offset, lattice=noise.lattice, sums=bool(noise.sums),
         )  # fmt: skip
         for first, *others in covers:
