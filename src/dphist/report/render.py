@@ -14,7 +14,7 @@ from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.releasing.series import Series
 from dphist.report import words
-from dphist.report.charts import SHOWN, report_charts
+from dphist.report.charts import SHOWN, can_draw, report_charts
 from dphist.report.declaration import declaration_of
 from dphist.report.facts import Facts, cut_item, gather_facts
 from dphist.report.page import PAGE_MARK, STATIC_ROWS, breakable, digest, page_data, read_template
@@ -42,7 +42,7 @@ def make_report(
     `release` is the result of `dphist.release`, or the file it was written to (then `certificate` and `public_key`
     are as for `verify`). For a result that was written to a database, give its `certificate` too. The release is
     verified first; any problem raises `NotVerified`, except noise from a seed, for tests, which the report states
-    at the top. The charts need the extra `plot`.
+    at the top. Without the extra `plot`, the report has the words and numbers of its charts, but no pictures.
 
     Of a `dphist.series`, the report shows the largest items over time.
     """
@@ -97,6 +97,7 @@ def render(facts: Facts) -> str:
         style=read_template("page.css"),
         script=read_template("page.js"),
         declaration=declaration_of(facts),
+        can_draw=can_draw(),
         drawn=min(SHOWN, facts.rows.total),
         data=data,
         shown=shown,
