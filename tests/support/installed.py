@@ -59,6 +59,6 @@ def walk(binaries: Path, folder: Path, *, charts: bool = False) -> None:
 
 
 def release_with_spark(binaries: Path, folder: Path) -> None:
-    """Release and verify the file of the walk with the Spark of an environment, which must have the extra `spark`."""
+    """Release and verify the file of the walk with Spark; the environment must have the extra."""
     run(folder, binaries / "dphist", "release", "log.csv", *BUDGET, "-o", "spark.parquet", "--engine", "spark")
     assert "is verified" in run(folder, binaries / "dphist", "verify", "spark.parquet")
