@@ -8,7 +8,8 @@ INSTALL = $(BIN)/$(PIP) -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
+.PHONY: help setup demo browser lint test test-slow docs pictures site bench dist versions supply-chain constraints \
+	clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +109,19 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/noise_stage.py
 	$(BIN)/python benchmarks/release.py
 
+dist: setup ## Build the wheel and the sdist in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+$(BIN)/uv: | $(VENV)/.dev
+	$(INSTALL) 'uv>=0.9'
+
+versions: $(BIN)/uv ## Try every supported Python with the oldest and the newest dependencies
+	$(BIN)/python tools/versions.py
+
+supply-chain: $(BIN)/uv ## Sizes, licences, SBOM and known vulnerabilities of what is installed
+	$(BIN)/python tools/supply_chain.py
+
 # With the oldest supported Python, so that all supported versions can install these packages.
 constraints: ## Update constraints.txt to the newest versions (needs Python 3.11)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
@@ -119,5 +133,5 @@ constraints: ## Update constraints.txt to the newest versions (needs Python 3.11
 	mv constraints.new constraints.txt
 	rm -rf .venv-constraints
 
-clean: ## Remove .venv, demo-output, site and caches
-	rm -rf $(VENV) demo-output site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove .venv, demo-output, dist, site and caches
+	rm -rf $(VENV) demo-output dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dphist.simulation.simulate import Simulation, simulate
 
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def _renew_locks() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -348,6 +348,7 @@ def test_the_same_mistake_in_both_languages(folder: Path) -> None:
 def test_release_shows_its_options_to_editors() -> None:
     parameters = signature(dphist.release).parameters
     assert set(parameters) == {entry.name for entry in fields(Request)}
-    documented = dphist.release.__doc__ or ""
+    # Since Python 3.13, docstrings have no indentation of their own.
+    documented = getdoc(dphist.release) or ""
     for name in parameters:
-        assert f"\n        {name}: " in documented, name
+        assert f"\n    {name}: " in documented, name

@@ -154,26 +154,44 @@ def test_the_command_plots(kind: str, tmp_path: Path) -> None:
         assert "NOT PRIVATE" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
-def test_without_vl_convert_text_reports_work_and_charts_say_what_to_install(
+def test_without_vl_convert_reports_have_the_words_of_charts_and_charts_say_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = results()["release"]
     release.write(tmp_path / "out.csv")
     (tmp_path / "log.csv").write_text("user,item\n" + "\n".join(f"{user},tea" for user in range(900)))
+    complete = dphist.make_report(release)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert run(tmp_path, "report", "out.csv", "--json").returncode == 0
+    page = dphist.make_report(release)
+    assert "<svg" in complete
+    assert "<svg" not in page
+    assert "The chart" not in page
+    # Everything else is the same, with the words below each chart.
+    without_pictures = re.sub("<svg.*?</svg>", "", complete, flags=re.DOTALL)
+    without_pictures = without_pictures.replace("<figure></figure>\n", "\n", 1)
+    assert (
+        page.split("<main>")[1]
+        == re.sub('<p class="summary-only">The chart shows.*?</p>', "", without_pictures).split("<main>")[1]
+    )
+    assert page.count("<figcaption>") == complete.count("<figcaption>") > 0
+
     message = "pip install vl-convert-python"
-    with pytest.raises(MissingExtra, match=message):
-        dphist.make_report(release)
     with pytest.raises(MissingExtra, match=message):
         dphist.chart(results()["comparison"]).svg()
     with pytest.raises(MissingExtra, match=message):
         check_plot(tmp_path / "a.png", force=False)
-    # The error comes before any event is read.
     flags = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
-    done = run(tmp_path, "release", "log.csv", *flags, "--output", "new.csv", "--report", "r.html")
-    assert "pip install vl-convert-python" in done.stderr
-    assert not (tmp_path / "new.csv").exists()
+    (tmp_path / "weeks").mkdir()
+    for words in (
+        ["release", "log.csv", *flags, "--output", "weeks/2026-W01.csv", "--report", "r.html"],
+        ["report", "weeks/2026-W01.csv", "--output", "s.html"],
+        ["series", "weeks", "--report", "t.html"],
+    ):
+        (tmp_path / "out.csv").unlink(missing_ok=True)
+        done = run(tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        assert f"{words[-1]} (without charts: they need {message})" in done.stdout
+        assert "tea" in (tmp_path / words[-1]).read_text(encoding="utf-8")
 
 
 def test_intervals_narrower_than_a_dot_stay_visible() -> None:

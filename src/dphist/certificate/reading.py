@@ -56,10 +56,6 @@ _EXPORT: Final = (
 _CHILD: Final = """
 import sys
 sys.modules["pandas"] = sys.modules["numpy"] = None
-try:
-    import pyarrow
-except ImportError:  # before version 18 it needs numpy
-    del sys.modules["numpy"]
 from dphist.certificate.decoder import decode_for_parent
 decode_for_parent()
 """

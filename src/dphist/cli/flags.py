@@ -52,11 +52,11 @@ def takes(
     def add(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [
-            parameter
-            for parameter in signature.parameters.values()
-            if parameter.name not in names and parameter.kind is not parameter.VAR_KEYWORD
+            each
+            for each in signature.parameters.values()
+            if each.name not in names and each.kind != each.VAR_KEYWORD
         ]
-        arguments = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
+        arguments = [each for each in own if each.kind != each.KEYWORD_ONLY]
 
         @wraps(command)
         def run(**values: object) -> None:

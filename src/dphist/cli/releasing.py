@@ -247,7 +247,10 @@ def _text(result: Release, report: Mapping[str, str | None]) -> str:
     files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
         files["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"
-    files["Report"] = report.get("report")
+    if report.get("report"):
+        from dphist.report.writing import shown_name
+
+        files["Report"] = shown_name(str(report["report"]))
     lines = [f"{name:<12} {value}" for name, value in files.items() if value is not None]
     table = "\n".join([result.table_text(), *([""] if len(result) else []), *lines])
     return "\n".join(result.summary.lines(table.lstrip("\n"))) + "\n"

@@ -52,11 +52,11 @@ def report(
     check_exists(name)
     if output is None and not as_json:
         raise InvalidParameter("name the page to write, such as <--output> report.html, or use <--json>")
-    from dphist.report.writing import report_file
+    from dphist.report.writing import report_file, shown_name
 
     data = report_file(name, output, certificate=certificate, public_key=public_key, force=force)
     with closed_pipe_ignored():
-        show(data, f"Report written to {output}\n", as_json, quiet)
+        show(data, "" if output is None else f"Report written to {shown_name(output)}\n", as_json, quiet)
 
 
 @app.command()
@@ -98,7 +98,7 @@ def series(
     """
     from dphist.display import fill
     from dphist.releasing.series import series_target
-    from dphist.report.writing import series_report
+    from dphist.report.writing import series_report, shown_name
 
     if output is not None:
         series_target(folder, output, force=force, escape_formulas=escape_formulas)
@@ -107,7 +107,7 @@ def series(
     found, data = series_report(folder, page, public_key=public_key, force=force)
     if output is not None:
         found.write(output, force=force, escape_formulas=escape_formulas)
-    files = {"Table": output, "Report": page}
+    files = {"Table": output, "Report": None if page is None else shown_name(page)}
     notes = [*found.notes(), found.cost_words()]
     if found.ignored:
         notes.append(f"No data files, left out: {', '.join(found.ignored)}.")

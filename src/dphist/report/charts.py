@@ -20,7 +20,7 @@ from typing import Final
 from dphist.aliases import JsonObject
 from dphist.certificate.request import request_for_plan
 from dphist.display import figure, printable, upper_figure
-from dphist.errors import InvalidParameter, package
+from dphist.errors import InvalidParameter, MissingExtra, package
 from dphist.model import Plan
 from dphist.planning.compare import Comparison, frontiers
 from dphist.releasing.result import Release
@@ -161,6 +161,15 @@ class Chart:
 def require_plotting() -> ModuleType:
     """vl-convert, which turns Vega-Lite into SVG."""
     return package("vl_convert", "plot")
+
+
+def can_draw() -> bool:
+    """Whether vl-convert is installed; without it, reports have the words of their charts."""
+    try:
+        require_plotting()
+    except MissingExtra:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.releasing.series import Series
 from dphist.report import words
-from dphist.report.charts import SHOWN, report_charts
+from dphist.report.charts import SHOWN, can_draw, report_charts
 from dphist.report.declaration import declaration_of
 from dphist.report.facts import Facts, cut_item, gather_facts
 from dphist.report.page import PAGE_MARK, STATIC_ROWS, breakable, digest, page_data, read_template
@@ -39,8 +39,8 @@ def make_report(
 ) -> str:
     """The report of a release: the text of an HTML page that needs no network and prints well.
 
-    The release is verified first. Noise from a seed, for tests, is stated at the top. The charts need the extra
-    `plot`.
+    The release is verified first. Noise from a seed, for tests, is stated at the top. Without the extra `plot`, the
+    report has the words and numbers of its charts, but no pictures.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
@@ -57,7 +57,6 @@ def make_report(
 
     Raises:
         NotVerified: The release does not match its certificate.
-        MissingExtra: The extra `plot` is not installed.
     """
     if isinstance(release, Series):
         if certificate is not None or public_key is not None:
@@ -110,6 +109,7 @@ def render(facts: Facts) -> str:
         style=read_template("page.css"),
         script=read_template("page.js"),
         declaration=declaration_of(facts),
+        can_draw=can_draw(),
         drawn=min(SHOWN, facts.rows.total),
         data=data,
         shown=shown,

@@ -15,7 +15,7 @@ from dphist.display import count_items, figure, plain_number, printable, upper_f
 from dphist.proof.verdict import verdict_of
 from dphist.releasing.series import Item, Part, Point, Series
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.charts import series_charts
+from dphist.report.charts import can_draw, series_charts
 from dphist.report.facts import NumberColumn, ReleasedRows, cut_item, text_column, with_totals
 from dphist.report.page import (
     PAGE_MARK,
@@ -43,6 +43,7 @@ def series_page(series: Series) -> str:
         private=series.private,
         strip=_strip(series),
         charts=series_charts(series),
+        can_draw=can_draw(),
         chart_note=_chart_note(series),
         notes=series.notes(),
         table_note=_table_note(series),
@@ -112,6 +113,8 @@ def _chart_note(series: Series) -> str:
     which = (
         f"The {drawn} largest of {count_items(len(series.lines))}" if drawn < len(series.lines) else "All items"
     )
+    if not can_draw():
+        return f"{which}."
     return (
         f"{which}. Line: released counts. Band: their margins. Grey: periods in which the item was not released, "
         "which does not mean zero. Every chart has its own scale, from zero."

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from dphist.display import printable
-from dphist.errors import DphistError, InvalidParameter, OutputError
+from dphist.errors import DphistError, InvalidParameter, OutputError, install_command
 from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import ProtectedFile, protected_files, refuse_overwriting
 from dphist.publishing import write_file
 from dphist.releasing.request import Request
 from dphist.releasing.result import Release
 from dphist.releasing.series import Series, series
-from dphist.report.charts import PLOTS, chart, require_plotting
+from dphist.report.charts import PLOTS, can_draw, chart, require_plotting
 from dphist.report.facts import gather_facts
 from dphist.report.page import PAGE_MARK
 from dphist.report.render import make_report, render, report_data
@@ -44,7 +44,6 @@ def check_report(path: Path, kept: Sequence[ProtectedFile], *, force: bool) -> N
         raise InvalidParameter("a report is written to a local file, not to an object store")
     if path.suffix.lower() not in PAGES:
         raise InvalidParameter(f"the report must end in {', '.join(PAGES)}, not {printable(path.name)!r}")
-    require_plotting()
     refuse_overwriting(path, kept)
     check_place(path, force=force)
 
@@ -53,6 +52,11 @@ def write_report(page: str, path: Path, kept: Sequence[ProtectedFile], *, force:
     """Check once more, because time has passed, and write."""
     check_report(path, kept, force=force)
     write_file(path, page.encode(), force=force)
+
+
+def shown_name(page: Path | str) -> str:
+    """The name of a report that was written, and how to get its charts if it has none."""
+    return str(page) if can_draw() else f"{page} (without charts: they need {install_command('plot')})"
 
 
 def report_file(

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-NEEDED: Final = f"the Spark engine needs PySpark 4: {install_command('spark')}"
-LEAST_VERSION: Final = 4
+NEEDED: Final = f"the Spark engine needs PySpark 4.1 or newer: {install_command('spark')}"
+LEAST_VERSION: Final = (4,)
+# An older client cannot convert schemas as this version does.
+LEAST_PYSPARK: Final = (4, 1)
 # Half of the memory is for Java; Python workers and the file cache use the rest.
 SHARE: Final = 0.5
 LEAST_MEMORY: Final = 1 << 30
@@ -95,13 +97,13 @@ def require_pyspark() -> None:
     except ImportError:
         raise MissingExtra(NEEDED) from None
     version = str(getattr(pyspark, "__version__", "unknown"))
-    if not is_supported(version):
+    if not is_supported(version, LEAST_PYSPARK):
         raise MissingExtra(f"{NEEDED} (this is PySpark {version})")
 
 
-def is_supported(version: str) -> bool:
-    major = version.partition(".")[0]
-    return major.isdigit() and int(major) >= LEAST_VERSION
+def is_supported(version: str, least: tuple[int, ...] = LEAST_VERSION) -> bool:
+    parts = version.split(".")[: len(least)]
+    return all(map(str.isdigit, parts)) and tuple(map(int, parts)) >= least
 
 
 def active_session() -> SparkSession | None:
