@@ -8,7 +8,7 @@ INSTALL = $(BIN)/$(PIP) -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
+.PHONY: help setup demo browser lint test test-slow docs pictures site bench peers constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,11 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/noise_stage.py
 	$(BIN)/python benchmarks/release.py
 
+# Takes about half an hour and installs each tool into .venv-peers/. DATA is a folder of real data.
+peers: setup ## Compare with other tools: docs/peers.md
+	$(BIN)/python benchmarks/peers.py $(if $(DATA),--data '$(DATA)')
+	$(BIN)/python docs/generate.py
+
 # With the oldest supported Python, so that all supported versions can install these packages.
 constraints: ## Update constraints.txt to the newest versions (needs Python 3.11)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
@@ -117,4 +122,4 @@ constraints: ## Update constraints.txt to the newest versions (needs Python 3.11
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv, demo-output and caches
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

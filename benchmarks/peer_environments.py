@@ -39,27 +39,35 @@ print(json.dumps([sum(f.stat().st_size for f in files) / 1e6, {n: v for n, v in 
 """
 
 
-def install(name: str) -> tuple[Path, Installation]:
-    """Make the environment if it is missing or its packages have changed; its Python, and what it holds."""
+def install(name: str) -> str:
+    """Make the environment if it is missing or its packages have changed; the reason if that is impossible."""
     requirements = JOBS / f"{name}.txt"
     text = requirements.read_text(encoding="utf-8")
-    version = re.findall(r"^# Python (\S+)", text, re.MULTILINE)[0]
-    folder = FOLDER / name
-    python, stamp = folder / "bin" / "python", folder / "packages"
-    wanted = fingerprint(name, text)
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        base = find_python(version)
-        if base is None:
-            return python, Installation(name, version, failure=f"needs Python {version}, which is not installed")
-        shutil.rmtree(folder, ignore_errors=True)
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        for command in ([base, "-m", "venv", str(folder)], [*pip, "-r", str(requirements)]):
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                print(done.stderr, file=sys.stderr)
-                return python, Installation(name, version, failure="pip cannot install it here")
-        stamp.write_text(wanted, encoding="utf-8")
-    return python, describe(name, python, version)
+    folder, version = FOLDER / name, python_version(name)
+    stamp, wanted = folder / "packages", fingerprint(name, text)
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return ""
+    base = find_python(version)
+    if base is None:
+        return f"needs Python {version}, which is not installed"
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [str(python_of(name)), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    for command in ([base, "-m", "venv", str(folder)], [*pip, "-r", str(requirements)]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(done.stderr, file=sys.stderr)
+            return "pip cannot install it here"
+    stamp.write_text(wanted, encoding="utf-8")
+    return ""
+
+
+def python_of(name: str) -> Path:
+    return FOLDER / name / "bin" / "python"
+
+
+def python_version(name: str) -> str:
+    """The Python that the pinned packages are for."""
+    return str(re.findall(r"^# Python (\S+)", (JOBS / f"{name}.txt").read_text(), re.MULTILINE)[0])
 
 
 def fingerprint(name: str, requirements: str) -> str:
@@ -92,11 +100,15 @@ def _says(python: str, code: str) -> str:
     return done.stdout.strip()
 
 
-def describe(name: str, python: Path, version: str) -> Installation:
+def describe(name: str, failure: str) -> Installation:
     """Size and packages of an environment, without pip, and the time of its import."""
-    megabytes, packages = json.loads(_says(str(python), _COUNT))
+    version = python_version(name)
+    if failure:
+        return Installation(name, version, failure=failure)
+    megabytes, packages = json.loads(_says(str(python_of(name)), _COUNT))
     own = packages.get(re.findall(r"^# Package (\S+)", (JOBS / f"{name}.txt").read_text(), re.MULTILINE)[0], "")
-    return Installation(name, version, own, len(packages), round(megabytes, 1), import_cpu(python, IMPORTS[name]))
+    seconds = import_cpu(python_of(name), IMPORTS[name])
+    return Installation(name, version, own, len(packages), round(megabytes, 1), seconds)
 
 
 def import_cpu(python: Path, modules: str) -> float:

@@ -36,11 +36,13 @@ def quality(connection: duckdb.DuckDBPyConnection, output: Path) -> Quality:
     (row,) = connection.execute(
         f"""
         WITH released AS (SELECT * REPLACE (CAST(item AS VARCHAR) AS item) FROM {files}),
-        both AS (SELECT released.*, coalesce(truth.users, 0) AS users FROM released LEFT JOIN truth USING (item))
+        compared AS (
+          SELECT released.*, coalesce(truth.users, 0) AS users FROM released LEFT JOIN truth USING (item)
+        )
         SELECT count(*), avg(abs(count - users)),
           1 + sum(abs(count - users) - users) / (SELECT sum(users) FROM truth),
           count(*) FILTER (users >= {COMMON}) / (SELECT count(*) FROM truth WHERE users >= {COMMON}), {held}
-        FROM both
+        FROM compared
         """
     ).fetchall()
     items, error, distance, recall, share = row

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ from pathlib import Path
 import msgspec
 from measure import Limits, adopt_orphans, measured, reason
 from msgspec.structs import replace
-from peer_environments import JOBS, install
+from peer_environments import JOBS, describe, install, python_of
 from peer_results import (
     RESULTS,
     Installation,
@@ -87,7 +88,8 @@ OURS = Tool("dphist, limit", "dphist", options=LIMITED)
 ROUNDS = Tool("dphist", "dphist")
 MANY = Tool("dphist, goal keys", "dphist", options=("--goal", "keys"))
 SPARK = Tool("dphist on Spark, limit", "dphist-spark", options=(*LIMITED, "--engine", "spark"))
-PUBLIC = Tool("dphist, public items", "dphist", options=("--items", "{items}", *LIMITED))
+PUBLIC = Tool("dphist, public items", "dphist", options=("--items", "{items}"))
+PUBLIC_LIMITED = Tool("dphist, public items, limit", "dphist", options=("--items", "{items}", *LIMITED))
 OPENDP = Tool("OpenDP", "opendp", "opendp_job.py")
 PYDP = Tool("PyDP", "pydp", "pydp_job.py")
 PIPELINEDP = Tool("PipelineDP", "pipelinedp", "pipelinedp_job.py")
@@ -123,7 +125,7 @@ def tasks(folder: Path, data: Path | None, scale: int) -> Iterator[Task]:
     pairs = folder / f"pairs_{PAIRS // scale}.parquet"
     for cap in (10, 50):
         yield Task(f"common, {cap}", pairs, cap, interleaved(SPARK, *OTHERS), 300)
-    yield Task("known", pairs, 10, (PUBLIC, DIFFPRIVLIB, PUBLIC), 120)
+    yield Task("known", pairs, 10, (PUBLIC_LIMITED, PUBLIC, DIFFPRIVLIB, PUBLIC, PUBLIC_LIMITED), 120)
     yield Task("words", (data or folder) / WORDS, 53, interleaved(*OTHERS), 120)
     grown = (OURS, ROUNDS, OPENDP, PYDP, PIPELINEDP, QRLEW, SMARTNOISE, TUMULT, SPARK)
     for events in GROWTH:
@@ -171,13 +173,13 @@ def make_events(path: Path, events: int) -> None:
 
 
 def make_data(path: Path) -> None:
-    """Make the file of this name, in a process of its own."""
-    kind, _, number = path.stem.partition("_")
-    if kind == "events":
-        make_events(path, int(number))
-    else:
-        pairs = int(number) if number else PAIRS
-        make_pairs(path, pairs, USERS * pairs // PAIRS)
+    """Make events_NUMBER.parquet, pairs_NUMBER.parquet, or under any other name the pairs of the common job."""
+    if found := re.fullmatch(r"events_(\d+)", path.stem):
+        make_events(path, int(found[1]))
+        return
+    found = re.fullmatch(r"pairs_(\d+)", path.stem)
+    pairs = int(found[1]) if found else PAIRS
+    make_pairs(path, pairs, USERS * pairs // PAIRS)
 
 
 # Running
@@ -219,6 +221,8 @@ def run_task(
         command = tool.command(pythons[tool.environment], task.events, output, task.cap, items)
         done = measured(command, Limits(task.seconds, GIB), {"PYSPARK_PYTHON": str(pythons[tool.environment])})
         used, failed = done.used, reason(done.said) if done.said else ""
+        if not failed and not output.exists():
+            failed = "wrote no result"
         if failed:
             failures[tool.name] = failed
         figures = f"{used.cpu:.1f} CPU s, {used.wall:.1f} s, {used.peak:,.0f} MiB"
@@ -274,19 +278,22 @@ def installations(here: bool, environments: set[str], log: Log) -> tuple[dict[st
     """The Python of each environment; `here` takes this one for all, and installs nothing."""
     if here:
         return {name: Path(sys.executable) for name in environments}, []
-    pythons, found = {}, []
-    for name in sorted(environments):
-        log(f"installing {name}")
-        pythons[name], installed = install(name)
-        found.append(installed)
+    names = sorted(environments)
+    log(f"installing {', '.join(names)}")
+    with ThreadPoolExecutor(2) as pool:
+        failures = list(pool.map(install, names))
+    found = []
+    for name, failure in zip(names, failures, strict=True):
+        found.append(one := describe(name, failure))
         log(
-            f"{name}: {installed.failure or installed.version}: {installed.packages} packages, "
-            f"{installed.megabytes:,.0f} MB, import {installed.import_cpu:.2f} CPU s"
+            f"{name}: {one.failure or one.version}: {one.packages} packages, {one.megabytes:,.0f} MB, "
+            f"import {one.import_cpu:.2f} CPU s"
         )
-    return pythons, found
+    return {name: python_of(name) for name in names}, found
 
 
-def compare(given: argparse.Namespace, log: Log) -> Results:
+def compare(given: argparse.Namespace, output: Path, log: Log) -> None:
+    """Run all jobs, and write the results after each."""
     chosen = [task for task in tasks(given.folder, given.data, 20 if given.quick else 1) if given.job in task.name]
     every = {tool for task in chosen for tool in task.tools}
     wanted = {tool for tool in every if not given.only or tool.environment in given.only}
@@ -296,6 +303,7 @@ def compare(given: argparse.Namespace, log: Log) -> Results:
     jobs: list[Job] = []
     runs: list[Measured] = []
     stopped: dict[str, str] = {}
+    lines = {tool.name: user_lines(tool) for tool in sorted(wanted, key=lambda tool: tool.name)}
     for task in chosen:
         if not task.events.exists() and task.name == "words":
             log(f"words: skipped: --data names no folder with {WORDS}")
@@ -312,8 +320,7 @@ def compare(given: argparse.Namespace, log: Log) -> Results:
         if growth:
             failed = [run for run in found if run.failure and run.tool not in stopped]
             stopped |= {run.tool: f"not run: {job.events:,} events are {run.failure}" for run in failed}
-    lines = {tool.name: user_lines(tool) for tool in sorted(wanted, key=lambda tool: tool.name)}
-    return Results(machine(), installed, lines, jobs, runs)
+        write_results(Results(machine(), installed, lines, jobs, runs), output)
 
 
 def main() -> None:
@@ -334,8 +341,9 @@ def main() -> None:
     partial = given.quick or given.only or given.job
     output = given.output or (given.folder / "peers.json" if partial else RESULTS)
     adopt_orphans()
-    log = Log(output.with_suffix(".log"))
-    write_results(compare(given, log), output)
+    if not given.here:
+        os.environ.pop("PYTHONPATH", None)
+    compare(given, output, Log(output.with_suffix(".log")))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Generate docs/theory/formulas.md from docstrings, and the JSON Schema of certificates: `make docs`."""
+"""Generate docs/theory/formulas.md, the schema of certificates and the tables about other tools: `make docs`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import peer_tables
 
 from dphist.certificate.schema import Certificate
 
@@ -172,3 +173,5 @@ if __name__ == "__main__":
     for page, text in ((PAGE, formulas_page()), (SCHEMA, certificate_schema())):
         page.write_text(text, encoding="utf-8")
         sys.stdout.write(f"Wrote {page.relative_to(ROOT)}\n")
+    for path in peer_tables.write():
+        sys.stdout.write(f"Wrote {path.relative_to(ROOT)}\n")
