@@ -219,8 +219,8 @@ def readme_table(results: Results) -> str:
 
     job = job_named(results, names[0])
     said = (
-        f"{job.pairs if job else 0:,} (user, item) pairs, ε = 1, δ = 10⁻⁶, at most m items per user (first row: no "
-        "limit);\n[all columns](docs/peers.md):\n\n"
+        f"{job.pairs if job else 0:,} (user, item) pairs, ε = 1, δ = 10⁻⁶, at most m items per user (first row: "
+        "no limit);\n[all columns](docs/peers.md):\n\n"
     )
     return said + table(
         ["m = 10/50", "items", "CPU seconds"], [[SHORT.get(tool, tool), *items_and_cpu(tool)] for tool in tools]
