@@ -190,11 +190,13 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("w", encoding="utf-8")
+        path.write_text("", encoding="utf-8")
+        self.path = path
 
     def __call__(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
-        print(line, file=self.file, flush=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            print(line, file=file)
 
 
 def run_task(

@@ -12,9 +12,10 @@ import duckdb
 import peer_tables  # puts benchmarks/ on the path
 import pytest
 from measure import reason
+from peer_environments import find_python
 from peer_quality import score
 from peer_results import read_results
-from peers import DIFFPRIVLIB, OTHERS, OURS, ROUNDS, SPARK, tasks
+from peers import DIFFPRIVLIB, OPENDP, OTHERS, OURS, ROUNDS, SPARK, Log, Task, run_task, tasks
 
 BENCHMARKS = Path(peer_tables.__file__).parents[1] / "benchmarks"
 
@@ -76,6 +77,17 @@ def test_reasons_name_no_folder() -> None:
     assert (
         reason("a\nFileNotFoundError: '/home/me/data/events.parquet'\n\n") == "FileNotFoundError: 'events.parquet'"
     )
+
+
+def test_a_tool_that_cannot_be_installed_has_a_row(tmp_path: Path) -> None:
+    assert find_python("3.99") is None
+    events = tmp_path / "events.parquet"
+    duckdb.execute(f"COPY (SELECT i AS user, i % 2 AS item FROM range(9) AS n(i)) TO '{events}' (FORMAT parquet)")
+    task = Task("common, 10", events, 10, (OPENDP, OPENDP), 1)
+    missing = {OPENDP.name: "needs Python 3.99, which is not installed"}
+    job, runs = run_task(task, {"opendp": tmp_path}, missing, tmp_path, Log(tmp_path / "peers.log"))
+    assert (job.events, job.items) == (9, 2)
+    assert [(run.tool, run.failure) for run in runs] == [(OPENDP.name, missing[OPENDP.name])]
 
 
 @pytest.mark.slow
