@@ -297,6 +297,27 @@ MEASURES = (
     Measure("recall", lambda row: row.recall, ".3f", True, "items near 200 users are found or not by chance"),
 )
 ROUNDING = 1.02
+TARGETS = {"OpenDP": 5}
+OTHER_TARGET = 20
+
+
+def targets(results: Results) -> str:
+    """The project's own targets on the common job, dphist with the same limit, and whether they are met."""
+    body = []
+    for name in ("common, 10", "common, 50"):
+        found = {row.tool: row for row in rows(results, name)}
+        ours = found.get("dphist, limit")
+        if ours is None or ours.failure:
+            continue
+        for row in found.values():
+            if row.tool.startswith("dphist") or row.failure:
+                continue
+            target, times = TARGETS.get(row.tool, OTHER_TARGET), row.cpu / ours.cpu
+            more, closer = ours.items > row.items, ours.error < row.error
+            met = times >= target and more and closer
+            cells = [f"{times:.1f} (target {target})", "yes" if more else "no", "yes" if closer else "no"]
+            body.append([name, row.tool, *cells, "met" if met else "missed"])
+    return table(["job", "tool", "CPU, times dphist's", "dphist has more items", "and less error", ""], body)
 
 
 def behind(results: Results) -> str:
@@ -418,6 +439,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "growth": growth_table,
     "installations": installation_table,
     "behind": behind,
+    "targets": targets,
     "ratios": ratio_table,
     "readme": readme_table,
     "spark": spark_table,
