@@ -137,4 +137,4 @@ def resident_mib() -> dict[int, float]:
 def reason(said: str) -> str:
     """The last line of what a failed command printed, without the paths of this machine."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return re.sub(r"(?<![\w.])/[^\s'\":,]*/", "", lines[-1])[:200] if lines else "no message"
+    return re.sub(r"(?<![\w.])/[^\s'\":,]*/", "", lines[-1])[:200].replace("|", "/") if lines else "no message"

@@ -23,6 +23,7 @@ import ast
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,16 +37,7 @@ import msgspec
 from measure import Limits, adopt_orphans, measured, reason
 from msgspec.structs import replace
 from peer_environments import JOBS, describe, install, python_of
-from peer_results import (
-    RESULTS,
-    Installation,
-    Job,
-    Machine,
-    Measured,
-    Results,
-    Scores,
-    write_results,
-)
+from peer_results import RESULTS, Installation, Job, Machine, Measured, Results, Scores, write_results
 
 # Heavy imports come late: a child's peak starts with the memory of its parent.
 
@@ -255,7 +247,8 @@ def score(events: Path, outputs: list[Path]) -> Scores:
 def machine() -> Machine:
     processors = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    java = shutil.which("java")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
     return Machine(
         datetime.now(UTC).strftime("%Y-%m-%d"),
         len(os.sched_getaffinity(0)),
@@ -263,7 +256,7 @@ def machine() -> Machine:
         processors[0] if processors else platform.machine(),
         platform.system(),
         platform.python_version(),
-        (re.findall(r'"(.*?)"', java) or [""])[0],
+        (re.findall(r'"(.*?)"', said) or [""])[0],
     )
 
 
@@ -320,8 +313,8 @@ def compare(given: argparse.Namespace, output: Path, log: Log) -> None:
         jobs.append(job)
         runs += found
         if growth:
-            failed = [run for run in found if run.failure and run.tool not in stopped]
-            stopped |= {run.tool: f"not run: {job.events:,} events are {run.failure}" for run in failed}
+            failed = [run for run in found if run.failure and run.tool not in skipped]
+            stopped |= {run.tool: f"not run; {job.events:,} events: {run.failure}" for run in failed}
         write_results(Results(machine(), installed, lines, jobs, runs), output)
 
 
