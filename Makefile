@@ -8,8 +8,8 @@ INSTALL = $(BIN)/$(PIP) -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser lint test test-slow docs pictures site bench dist versions supply-chain constraints \
-	clean
+.PHONY: help setup demo browser lint test test-slow docs pictures site bench dist versions supply-chain peers \
+	constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,11 @@ versions: $(BIN)/uv ## Try every supported Python with the oldest and the newest
 supply-chain: $(BIN)/uv ## Sizes, licences, SBOM and known vulnerabilities of what is installed
 	$(BIN)/python tools/supply_chain.py
 
+# Takes about half an hour and installs each tool into .venv-peers/. DATA is a folder of real data.
+peers: setup ## Compare with other tools: docs/peers.md
+	$(BIN)/python benchmarks/peers.py $(if $(DATA),--data '$(DATA)')
+	$(BIN)/python docs/generate.py
+
 # With the oldest supported Python, so that all supported versions can install these packages.
 constraints: ## Update constraints.txt to the newest versions (needs Python 3.11)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
@@ -133,5 +138,5 @@ constraints: ## Update constraints.txt to the newest versions (needs Python 3.11
 	mv constraints.new constraints.txt
 	rm -rf .venv-constraints
 
-clean: ## Remove .venv, demo-output, dist, site and caches
-	rm -rf $(VENV) demo-output dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove .venv, .venv-peers, demo-output, dist, site and caches
+	rm -rf $(VENV) .venv-peers demo-output dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,13 +3,11 @@
 Run `python benchmarks/noise_stage.py`.
 
 Wall-clock seconds, the minimum of several runs. The numpy version is unsafe: float noise from a generator that is
-not cryptographic. OpenDP runs in this Python, or in that of the environment variable OPENDP_PYTHON, on 10^5 counts
-and is extrapolated linearly, because 10^7 counts would take minutes.
+not cryptographic. OpenDP runs on 10^5 counts and is extrapolated linearly, because 10^7 counts would take minutes.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -65,8 +63,7 @@ def float_normal(counts: NDArray[np.int64], plan: Plan) -> NDArray[np.float64]:
 
 def opendp_seconds(plan: Plan) -> float | None:
     """Seconds per count of OpenDP's Gaussian threshold measurement; None if it cannot be run."""
-    python = os.environ.get("OPENDP_PYTHON", sys.executable)
-    words = [python, "-c", OPENDP, str(OPENDP_SIZE), str(plan.sigma), str(plan.threshold)]
+    words = [sys.executable, "-c", OPENDP, str(OPENDP_SIZE), str(plan.sigma), str(plan.threshold)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(f"OpenDP could not be run: {done.stderr.strip().splitlines()[-1]}")

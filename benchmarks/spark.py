@@ -12,7 +12,6 @@ runs only jobs with this text in their names.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from peers import SUBREAPER, Used, measured
+from measure import Used, adopt_orphans, measured
 from release import CAP, make_events
 
 BARE = """
@@ -112,7 +111,7 @@ def costs_of(folder: Path) -> Costs:
 
 def run(job: Job, events: Path, folder: Path, conf: tuple[str, ...] = ()) -> Used:
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        done = measured(job.name, job.command(events, Path(own) / "result", conf), Path(own))
+        done = measured(job.command(events, Path(own) / "result", conf))
     if done.said:
         raise SystemExit(f"{job.name} failed: {done.said}")
     return done.used
@@ -177,7 +176,7 @@ def main() -> None:
     parser.add_argument("--costs", action="store_true")
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given.folder.mkdir(parents=True, exist_ok=True)
     events = given.folder / f"events_{int(given.events)}.parquet"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from generator import api, certificates, commands, formulas
+from generator import api, certificates, commands, formulas, peers
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[dict[str, Callable[[], str]]] = {
@@ -24,3 +24,5 @@ if __name__ == "__main__":
         page.parent.mkdir(exist_ok=True)
         page.write_text(text(), encoding="utf-8")
         sys.stdout.write(f"Wrote docs/{name}\n")
+    for path in peers.write():
+        sys.stdout.write(f"Wrote {path.relative_to(ROOT)}\n")

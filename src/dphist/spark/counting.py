@@ -167,7 +167,7 @@ def check_executors(session: SparkSession) -> None:
         there = on_executors(session.range(1).coalesce(1), dphist_version, "version string").collect()[0][0]
         problem = "" if there == __version__ else f"they have dphist {there}, this is dphist {__version__}"
     except Exception as error:
-        missing = re.search(r"No module named '(\w+)'", str(error))
+        missing = re.search(r"(?:No module named '|NOT_INSTALLED\] )(\w+)", str(error))
         problem = "no task could be run there"
         if "PYTHON_VERSION_MISMATCH" in str(error):
             problem = "their version of Python differs from this one"
