@@ -39,8 +39,8 @@ def make_report(
 ) -> str:
     """The report of a release: the text of an HTML page that needs no network and prints well.
 
-    The release is verified first. Noise from a seed, for tests, is stated at the top. Without the extra `plot`, the
-    report has the words and numbers of its charts, but no pictures.
+    The release is verified first. Noise from a seed, for tests, is stated at the top. Without the extra `plot`,
+    the report has the words and numbers of its charts, but no pictures.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
