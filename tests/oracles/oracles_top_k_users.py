@@ -268,6 +268,20 @@ def hidden_and_shown(noise: Noise, count: int) -> tuple[Floats, Floats]:
     return passed**count, np.where(missed < 0.5, -np.expm1(count * np.log1p(-few)), 1 - passed**count)
 
 
+def is_flat(rows: Floats) -> bool:
+    """Whether the axis does not depend on w."""
+    return bool(np.all(rows == rows[:, :1]))
+
+
+def joint(first: Floats, second: Floats, third: Floats, weights: Floats) -> Iterator[Floats]:
+    """The joint law of the three axes, W summed out, for one value of the first after the other."""
+    if is_flat(first):
+        others = (second * weights) @ third.T
+        yield from (row[0] * others for row in first)
+    else:
+        yield from ((second * (weights * row)) @ third.T for row in first)
+
+
 def divergences(
     pattern: Pattern, noise: Noise, epsilon: float, *, join: bool = True
 ) -> dict[Direction, Divergence]:
@@ -278,7 +292,7 @@ def divergences(
         raise ArithmeticError(f"{pattern} has items that move up, stay and move down")
     constant = np.ones((1, len(shared.masses)))
     filled = [*axes, *[Axis(constant, constant, 0)] * (3 - len(axes))]
-    first, second, third = sorted(filled, key=lambda one: len(one.before))
+    first, second, third = sorted(filled, key=lambda one: (not is_flat(one.before), len(one.before)))
     hidden_before, shown_before = hidden_and_shown(noise, pattern.vanish)
     hidden_after, shown_after = hidden_and_shown(noise, pattern.appear)
     weight_before, weight_after = shared.masses * hidden_before, shared.masses * hidden_after
@@ -294,9 +308,11 @@ def divergences(
         gains[direction].append(float(excess[counted].sum()))
         masses[direction].append(float(p[counted].sum()))
 
-    for row_before, row_after in zip(first.before, first.after, strict=True):
-        before = (second.before * (weight_before * row_before)) @ third.before.T
-        after = (second.after * (weight_after * row_after)) @ third.after.T
+    for before, after in zip(
+        joint(first.before, second.before, third.before, weight_before),
+        joint(first.after, second.after, third.after, weight_after),
+        strict=True,
+    ):
         collect("add", after, before)
         collect("remove", before, after)
     alone = max(pattern.appear, pattern.vanish)
