@@ -348,7 +348,6 @@ def test_the_same_mistake_in_both_languages(folder: Path) -> None:
 def test_release_shows_its_options_to_editors() -> None:
     parameters = signature(dphist.release).parameters
     assert set(parameters) == {entry.name for entry in fields(Request)}
-    # Since Python 3.13, docstrings have no indentation of their own.
     documented = getdoc(dphist.release) or ""
     for name in parameters:
         assert f"\n    {name}: " in documented, name

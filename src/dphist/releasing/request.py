@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import lru_cache, partial
-from inspect import Signature, signature
+from inspect import Signature, cleandoc, signature
 from pathlib import Path
 from textwrap import TextWrapper
 from types import NoneType, UnionType
@@ -483,7 +483,7 @@ _IN_PYTHON: Final = {
 def _options_help() -> str:
     """The help of all options as keyword arguments, required ones first."""
     wrapper = TextWrapper(
-        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+        115, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False, break_long_words=False
     )
     lines = []
     for option in sorted(options(), key=lambda option: not option.required):
@@ -505,7 +505,10 @@ def takes_options_of(
         parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
         function.__signature__ = Signature(parameters, return_annotation=signature(function).return_annotation)  # type: ignore[attr-defined]
         if function.__doc__ is not None:
-            function.__doc__ = function.__doc__.replace("        types: ", f"{_options_help()}        types: ")
+            # Since Python 3.13, docstrings have no indentation of their own; `cleandoc` removes that of others.
+            function.__doc__ = cleandoc(function.__doc__).replace(
+                "    types: ", f"{_options_help()}    types: ", 1
+            )
         return function
 
     return decorate
