@@ -77,7 +77,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Built) -> None:
     assert names == {
         str(path.relative_to(source))
         for path in (source / "dphist").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert {"dphist/py.typed", "dphist/report/templates/report.html", "dphist/explore/page/index.html"} <= names
     assert entry_points.decode().split("\n\n")[0].strip() == "[console_scripts]\ndphist = dphist.__main__:main"

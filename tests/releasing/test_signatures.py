@@ -191,7 +191,7 @@ def test_swapped_tables_and_databases(tmp_path: Path, keys: Path, name: str) -> 
     """An export has any name; what was signed is the name of the certificate."""
     path, own = tmp_path / name, keys / "own"
     for table, counts in (("january", (900, 700)), ("february", (500, 300))):
-        write(path, own, counts, table=table)
+        write(path, own, counts, output_table=table)
     assert verify(path, "january", public_key=f"{own}.pub").verified
     (other := tmp_path / "other").mkdir()
     for old, new in (("january", "february"), ("february", "january")):

@@ -38,7 +38,7 @@ def walk(binaries: Path, folder: Path, *, charts: bool = False) -> None:
     """Check, release, verify and explain a CSV file with the `dphist` of an environment."""
     dphist = binaries / "dphist"
     write_log(folder / "log.csv")
-    assert "Nothing to mend" in run(folder, dphist, "check", "log.csv", "--user", "user", "--item", "query")
+    assert "Nothing to fix" in run(folder, dphist, "check", "log.csv", "--user", "user", "--item", "query")
     released = run(folder, dphist, "release", "log.csv", *BUDGET, "-o", "queries.csv")
     assert "2 items released" in released
     assert "queries.csv is verified" in run(folder, dphist, "verify", "queries.csv")
