@@ -123,7 +123,7 @@ def test_no_certificate_of_sums_is_below_the_exact_delta() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_no_certificate_is_below_the_exact_delta_in_many_cases(seed: int) -> None:
-    for one in random_cases(100 + seed, 150):
+    for one in (*random_cases(100 + seed, 150), *random_cases_of_sums(100 + seed, 60)):
         check(one)
 
 
