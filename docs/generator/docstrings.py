@@ -60,7 +60,7 @@ def _example(blocks: list[str]) -> tuple[str, str]:
     for line in "".join(blocks).splitlines():
         prompt = line.startswith((">>> ", "... ")) or line in (">>>", "...")
         (code if prompt else output).append(line[4:] if prompt else line)
-    return "\n".join(code), "\n".join(output)
+    return re.sub(r"\A((?:(?:import|from) .*\n)+)", r"\1\n", "\n".join(code)), "\n".join(output)
 
 
 def page_links(text: str) -> str:

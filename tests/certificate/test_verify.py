@@ -147,6 +147,28 @@ def test_a_histogram_from_elsewhere_names_its_conditions(tmp_path: Path) -> None
     assert dphist.verify(tmp_path / "out.parquet").verified
 
 
+@pytest.mark.parametrize("options", [{"top": 10}, {"top": 10, "offset": "none"}, {"max_nonzero": 10}])
+def test_a_top_k_step_over_a_histogram_from_elsewhere_needs_no_limit_on_users(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, **options)
+    written = dphist.release_histogram(["tea"], [900], plan).write(tmp_path / "out.parquet")
+    assert written.document()["guarantee"]["conditions"] == ["one-per-count", "item-types"]
+    assert "provided that no user contributes more than 1 to any of the counts" in written.guarantee
+    assert dphist.verify(tmp_path / "out.parquet").verified
+
+
+def test_a_limit_on_users_beside_a_top_k_step_is_a_condition(tmp_path: Path) -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, top=100, max_items_per_user=32)
+    assert plan.releases_offset
+    path = tmp_path / "out.csv"
+    written = dphist.release_histogram(["tea"], [900], plan).write(path)
+    assert "no user contributes to more than 32 of the counts" in written.guarantee
+    assert dphist.verify(path).verified
+    forgery = put("guarantee.conditions", ["one-per-count", "item-types"])
+    assert not forged(path, forgery).verified
+
+
 @pytest.mark.parametrize("cap", [20, None])
 def test_a_promised_bound_is_a_condition(tmp_path: Path, cap: int | None) -> None:
     """Without the bound, delta of the first plan would be five times as large, and of the second 4,000 times."""

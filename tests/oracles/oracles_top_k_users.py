@@ -6,8 +6,10 @@ steps^2 and a limit L in steps. N_Z(V) gives every integer x the weight exp(-x^2
     1. c is the (K+1)-th largest count, h_i = max(H_i - c, 0): at most K of them are positive
     2. one W from N_Z(V_W); for each h_i > 0 y_i = b h_i + Z_i + W with Z_i from N_Z(V), shown if y_i > b + L
     3. the offset, with Z_c from N_Z(V_c): b c + Z_c - W ("opposite"), b c + Z_c ("independent"), nothing ("none")
+    4. a shown item is shown with its sums, if there are any, each plus a draw from N_Z(V_l) in steps of its own
 
-Neighbours are H and H' = H + v, v in {0, 1}^items with 1 <= sum v <= m. Delta is the largest sum over outputs of
+Neighbours are H and H' = H + v, v in {0, 1}^items with 1 <= sum v <= m. The l-th sum of an item with v = 1 moves
+by at most N_l steps, those of the others do not move. Delta is the largest sum over outputs of
 (P - e^epsilon Q)_+ over all neighbours, with (P, Q) = (H', H) for "add" and (H, H') for "remove".
 
 *Patterns.* An item with h_i > 0 in both datasets is shared. An item with h_i > 0 in one dataset has h_i = 1 there.
@@ -15,6 +17,10 @@ For a shared item with a small count, take the y_i of a large count, subtract th
 at most b + L. This is post-processing: large counts are the worst case, and their y_i are shown up to a mass that
 tends to 0. What remains of a pair of neighbours is its pattern; ``patterns`` lists those of all small histograms.
 Leaving out columns is post-processing too: among patterns with the same move of c, only the largest matter.
+
+*Sums of values.* Only those of the user's shared items move, and a move by N_l steps is the worst one for a
+log-concave law. They are independent of all else. Of t of them with one law their total is sufficient, by the
+argument below, so each l adds one independent axis: the total of t draws, moved by t N_l.
 
 *The sum.* Given W = w all columns are independent. A shared y_i that moves by s steps has a law proportional to
 
@@ -75,6 +81,11 @@ class Pattern:
     vanish: int = 0
     offset: int = 0
 
+    @property
+    def touched(self) -> int:
+        """The shared items of the user; ``pattern_of`` checks it."""
+        return self.stay if self.offset else self.up
+
     def below(self, other: Pattern) -> bool:
         """Whether its output is the other's with columns left out."""
         return self.offset == other.offset and all(
@@ -106,7 +117,7 @@ def pattern_of(before: Histogram, after: Histogram, k: int) -> Pattern:
     offset = cut_of(after, k) - cut_of(before, k)
     if not (set(moves) <= {-1, 0, 1} and set(alone) <= {(0, 1), (1, 0)} and offset in (0, 1)):
         raise ArithmeticError(f"unforeseen neighbours {before}, {after}")
-    return Pattern(
+    pattern = Pattern(
         up=moves.count(1),
         stay=moves.count(0),
         down=moves.count(-1),
@@ -114,6 +125,13 @@ def pattern_of(before: Histogram, after: Histogram, k: int) -> Pattern:
         vanish=alone.count((1, 0)),
         offset=offset,
     )
+    mine = sum(
+        count != old and old_height > 0 and height > 0
+        for (old_height, height), old, count in zip(pairs, before, after, strict=True)
+    )
+    if pattern.touched != mine:
+        raise ArithmeticError(f"the user of {before}, {after} has {mine} shared items")
+    return pattern
 
 
 def histograms(items: int, counts: tuple[int, ...]) -> Iterator[Histogram]:
@@ -159,6 +177,8 @@ class Noise(NamedTuple):
     variance_offset: Variance
     limit: int
     offset: Offset
+    sums: tuple[tuple[int, Variance], ...] = ()
+    """N_l and V_l of each."""
 
 
 class Divergence(NamedTuple):
@@ -257,6 +277,17 @@ def axes_of(pattern: Pattern, noise: Noise, *, join: bool = True) -> list[Axis]:
     return axes
 
 
+def sums_of(pattern: Pattern, noise: Noise) -> tuple[Axis, float]:
+    """The joint law of the sums that move, and the mass left out of it."""
+    touched, constant = pattern.touched, law(0)
+    before, after, terms = np.ones(1), np.ones(1), 0
+    for reach, variance in noise.sums if touched else ():
+        one = axis(law_of_sum(touched, variance), 0, touched * reach, constant)
+        before, after = np.outer(before, one.before).ravel(), np.outer(after, one.after).ravel()
+        terms += one.terms
+    return Axis(before, after, terms), LEFT_OUT * len(noise.sums) * (touched + 2)
+
+
 def hidden_and_shown(noise: Noise, count: int) -> tuple[Floats, Floats]:
     """For each w: the probability that so many items of one dataset are all hidden, and that one is shown."""
     one = law(noise.variance)
@@ -296,29 +327,32 @@ def divergences(
     hidden_before, shown_before = hidden_and_shown(noise, pattern.vanish)
     hidden_after, shown_after = hidden_and_shown(noise, pattern.appear)
     weight_before, weight_after = shared.masses * hidden_before, shared.masses * hidden_after
+    sums, sums_left_out = sums_of(pattern, noise)
     gains: dict[Direction, list[float]] = {
         "add": [float(shared.masses @ shown_after)],
         "remove": [float(shared.masses @ shown_before)],
     }
     masses = {direction: list(shown) for direction, shown in gains.items()}
 
-    def collect(direction: Direction, p: Floats, q: Floats) -> None:
-        excess = p - e * q
-        counted = excess > 0
-        gains[direction].append(float(excess[counted].sum()))
-        masses[direction].append(float(p[counted].sum()))
+    def collect(direction: Direction, p: Floats, q: Floats, sums_p: Floats, sums_q: Floats) -> None:
+        for one_p, one_q in zip(sums_p, sums_q, strict=True):
+            excess = p * one_p - e * one_q * q
+            counted = excess > 0
+            gains[direction].append(float(excess[counted].sum()))
+            masses[direction].append(float(one_p * p[counted].sum()))
 
     for before, after in zip(
         joint(first.before, second.before, third.before, weight_before),
         joint(first.after, second.after, third.after, weight_after),
         strict=True,
     ):
-        collect("add", after, before)
-        collect("remove", before, after)
+        collect("add", after, before, sums.after, sums.before)
+        collect("remove", before, after, sums.before, sums.after)
     alone = max(pattern.appear, pattern.vanish)
-    terms = len(shared.masses) + sum(one.terms for one in axes) + alone * len(law(noise.variance).masses) + 50
+    terms = len(shared.masses) + sum(one.terms for one in (*axes, sums)) + 50
+    terms += alone * len(law(noise.variance).masses)
     noises = 2 + pattern.up + pattern.stay + pattern.down + alone
-    left_out = LEFT_OUT * (noises + 2 * len(axes)) * (1 + e)
+    left_out = (LEFT_OUT * (noises + 2 * len(axes)) + sums_left_out) * (1 + e)
     return {
         direction: Divergence(
             math.fsum(gains[direction]), 2 * ROUNDING * terms * math.fsum(masses[direction]) + left_out
@@ -349,9 +383,10 @@ def exact_delta(
     limit: int,
     epsilon: float,
     offset: Offset,
+    sums: tuple[tuple[int, Variance], ...] = (),
 ) -> Worst:
     """The delta of the mechanism, with a pattern and a direction that attain it; m = None is no limit."""
-    noise = Noise(lattice, variance, variance_shared, variance_offset, limit, offset)
+    noise = Noise(lattice, variance, variance_shared, variance_offset, limit, offset, sums)
     every = all_divergences(k=k, m=m, noise=noise, epsilon=epsilon)
     pattern, direction = max(every, key=lambda pair: every[pair].delta)
     error = max(divergence.error for divergence in every.values())

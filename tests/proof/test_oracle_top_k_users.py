@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pytest
@@ -70,6 +70,7 @@ def draws(variance: Variance) -> tuple[tuple[int, float], ...]:
 
 
 Output: TypeAlias = tuple[int | None, tuple[tuple[int, int], ...]]
+Shown = TypeVar("Shown")
 
 
 @cache
@@ -94,7 +95,7 @@ def outputs(counts: Histogram, k: int, noise: Noise) -> dict[Output, float]:
     return law
 
 
-def literal_divergence(p: dict[Output, float], q: dict[Output, float], epsilon: float) -> float:
+def literal_divergence(p: dict[Shown, float], q: dict[Shown, float], epsilon: float) -> float:
     return math.fsum(max(mass - math.exp(epsilon) * q.get(output, 0.0), 0.0) for output, mass in p.items())
 
 
@@ -156,6 +157,48 @@ def test_every_pattern_of_two_items_against_every_output(offset: Offset) -> None
         exact = oracle.divergences(pattern, noise, epsilon)
         for direction in DIRECTIONS:
             assert exact[direction].delta == pytest.approx(literal[direction], rel=0, abs=1e-13)
+
+
+def with_sums(law: dict[Output, float], noise: Noise, moved: dict[int, int]) -> dict[tuple[Output, object], float]:
+    """The same outputs with the sums of each shown item, which are 0 or `moved` in steps."""
+    joint: dict[tuple[Output, object], float] = {}
+    laws = [draws(variance) for _, variance in noise.sums]
+    for output, mass in law.items():
+        for of_items in itertools.product(itertools.product(*laws), repeat=len(output[1])):
+            noisy = tuple(
+                tuple(moved.get(item, 0) + z for z, _ in one)
+                for (item, _), one in zip(output[1], of_items, strict=True)
+            )
+            share = math.prod(of_z for one in of_items for _, of_z in one)
+            joint[output, noisy] = joint.get((output, noisy), 0.0) + mass * share
+    return joint
+
+
+@pytest.mark.parametrize(
+    ("k", "pattern", "offset"),
+    [
+        *((1, Pattern(up=1), rule) for rule in OFFSETS),
+        (1, Pattern(stay=1, offset=1), "opposite"),
+        (1, Pattern(vanish=1, offset=1), "opposite"),
+        (2, Pattern(up=1, stay=1), "none"),
+        (2, Pattern(stay=1, down=1, offset=1), "none"),
+        (2, Pattern(up=1, appear=1), "none"),
+    ],
+)
+def test_patterns_with_sums_against_every_output(k: int, pattern: Pattern, offset: Offset) -> None:
+    """The sums move by at most 2 steps, in either direction."""
+    noise, epsilon = SMALLER._replace(offset=offset, sums=((2, Fraction(1, 4)),)), 0.4
+    before, after = far_pair(pattern, k)
+    items = [item for item, (old, new) in enumerate(zip(before, after, strict=True)) if new > old]
+    exact = oracle.divergences(pattern, noise, epsilon)
+    old = with_sums(outputs(before, k, noise), noise, {})
+    literal: dict[Direction, list[float]] = {"add": [], "remove": []}
+    for move in (2, 1, -2):
+        new = with_sums(outputs(after, k, noise), noise, dict.fromkeys(items, move))
+        literal["add"].append(literal_divergence(new, old, epsilon))
+        literal["remove"].append(literal_divergence(old, new, epsilon))
+    for direction in DIRECTIONS:
+        assert max(literal[direction]) == pytest.approx(exact[direction].delta, rel=0, abs=1e-13)
 
 
 # One pattern at a time.

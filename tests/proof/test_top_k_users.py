@@ -42,16 +42,18 @@ class Case:
         worst = exact_delta(
             k=self.k, m=self.limit, lattice=noise.lattice, variance=noise.variance, variance_shared=shared,
             variance_offset=shared, limit=noise.tau_steps, epsilon=self.epsilon, offset=noise.offset,
+            sums=tuple((one.reach, one.variance) for one in noise.sums),
         )  # fmt: skip
         return worst.delta, worst.error
 
 
 def case(
     k: int, limit: int | None, shared: Fraction | int, gamma: int, tau: int, epsilon: float,
-    rule: OffsetRule = "opposite", steps: int = 2,
+    rule: OffsetRule = "opposite", steps: int = 2, sums: tuple[tuple[int, int], ...] = (),
 ) -> Case:  # fmt: skip
     variance = Fraction(shared)
-    return Case(k, limit, LatticeNoise(steps, variance * gamma, variance, tau, rule), epsilon)
+    values = tuple(SumNoise(Fraction(0), Fraction(1), reach, Fraction(of_sum)) for reach, of_sum in sums)
+    return Case(k, limit, LatticeNoise(steps, variance * gamma, variance, tau, rule, values), epsilon)
 
 
 def random_cases(seed: int, number: int) -> Iterator[Case]:
@@ -70,13 +72,32 @@ def random_cases(seed: int, number: int) -> Iterator[Case]:
         number -= 1
 
 
+def random_cases_of_sums(seed: int, number: int) -> Iterator[Case]:
+    """Few counts beside which the sums matter, mostly with a limit below them."""
+    draw = random.Random(seed)
+    for _ in range(number):
+        k = draw.choice([1, 2, 2, 2, 3])
+        limit = draw.choice([None, *range(1, k + 1), *range(1, k)])
+        gamma = draw.choice([1, 2]) if k < 3 else 1
+        sums = [
+            (draw.randint(1, 5), draw.choice([4, 6, 9, 30]))
+            for _ in range(draw.choice([1, 1, 2]) if k == 1 else 1)
+        ]
+        tau, epsilon = draw.choice([1, 8, 30, 60]), draw.choice([0.0, 0.2, 1.0, draw.uniform(0, 3)])
+        rule: OffsetRule = draw.choice(["opposite", "opposite", "opposite", "independent"])
+        steps = draw.choice([2, 4, 10])
+        yield case(k, limit, draw.choice([4, 5]), gamma, tau, epsilon, rule, steps, tuple(sums))
+
+
 # Where one part of the proof alone is the worst, and its certificate therefore nearly exact.
 LIMITED = case(3, 1, 5, 4, 60, 0.5)  # c changes, and no count is touched
 TOUCHED = case(3, 2, 6, 1, 60, 0.5, steps=10)  # c changes, and one count is touched
 CHANGED = case(3, 2, 6, 3, 60, 0.5, steps=10)
 VANISHING = case(3, 1, 12, 1, 14, 2.0)  # more counts vanish than a user has items
 ODD = case(1, None, 8, 1, 60, 0.5, steps=6)
-NAMED = (LIMITED, TOUCHED, CHANGED, VANISHING, ODD)
+SUMS = case(2, 1, 5, 1, 60, 0.5, steps=4, sums=((3, 6),))  # c stays, as then more sums move
+SUMS_FALLING = case(2, 2, 5, 2, 60, 0.5, steps=4, sums=((1, 30),))
+NAMED = (LIMITED, TOUCHED, CHANGED, VANISHING, ODD, SUMS, SUMS_FALLING)
 
 
 def check(one: Case) -> None:
@@ -94,10 +115,15 @@ def test_no_certificate_is_below_the_exact_delta() -> None:
         check(one)
 
 
+def test_no_certificate_of_sums_is_below_the_exact_delta() -> None:
+    for one in random_cases_of_sums(1, 150):
+        check(one)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_no_certificate_is_below_the_exact_delta_in_many_cases(seed: int) -> None:
-    for one in random_cases(100 + seed, 150):
+    for one in (*random_cases(100 + seed, 150), *random_cases_of_sums(100 + seed, 60)):
         check(one)
 
 
@@ -171,12 +197,33 @@ def squared(move: TopKMove, steps: int, gamma: int) -> int:
     return move.touched * (steps - move.step) ** 2 + others * move.step**2 + gamma * common
 
 
-def test_a_cover_covers_all_users() -> None:
-    """Each user's squared move, at the step that covers them, is at most that of the cover."""
+@pytest.mark.parametrize("extra", [Fraction(1, 8), Fraction(1, 2), Fraction(3)])
+@pytest.mark.parametrize("steps", [None, 2, 10, 200])
+def test_the_squared_sensitivity_with_sums_is_at_least_that_of_all_users(
+    extra: Fraction, steps: int | None
+) -> None:
+    """Each at the best of all real offsets."""
+    for k, gamma in product(range(1, 12), (1, 2, 3)):
+        for limit in (None, *range(1, k)):
+            bound = squared_sensitivity_top_k(
+                shared=k, gamma=gamma, rule="opposite", limit=limit, lattice=steps, extra=extra
+            )
+            for rises in (0, 1):
+                for touched in range((k if limit is None else limit - rises) + 1):
+                    moved = touched + gamma * rises
+                    assert moved - Fraction(moved**2, k + 2 * gamma) + extra * touched <= bound
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_cover_covers_all_users(sums: bool) -> None:
+    """Each user's squared move, at the step that covers them, is at most that of the cover.
+
+    Sums move with the touched counts, so that with them no move covers users who touch more counts.
+    """
     for shared, gamma, limit, steps in product((0, 1, 2, 5, 8), (1, 3), (None, 1, 2, 4), (2, 4, 10, 14)):
         for new in range(3):
             covers = moves_top_k(
-                shared=shared, new=new, limit=limit, gamma=gamma, rule="opposite", lattice=steps, sums=False
+                shared=shared, new=new, limit=limit, gamma=gamma, rule="opposite", lattice=steps, sums=sums
             )
             by_move = {cover[0].rises: cover for cover in covers}
             for rises in (False, True):
@@ -188,7 +235,7 @@ def test_a_cover_covers_all_users() -> None:
                             move
                             for move in moves
                             if (2 * move.step <= steps and touched <= move.touched)
-                            or (2 * move.step >= steps and touched >= move.touched)
+                            or (2 * move.step >= steps and touched >= move.touched and not sums)
                         ]
                         assert covering
                         for move in covering:
@@ -274,6 +321,21 @@ def test_an_odd_number_of_counts_needs_the_least_noise(k: int) -> None:
     least = squared_sensitivity(made.noise, made.contract) * made.noise.squared_sigma
     assert float(least) == pytest.approx((whole - 1 / whole) / 4, rel=1e-3)
     assert least < Fraction(int(whole), 4)
+
+
+def test_a_ledger_books_a_coarse_lattice_in_full() -> None:
+    """At least the squared move of each user, at the best of its whole steps."""
+    for k, gamma, steps in product((1, 2, 3, 6, 9), (1, 2, 5), (2, 4, 6, 10)):
+        for extra, limit in product((Fraction(0), Fraction(3, 2)), (None, *range(1, k))):
+            sums = (SumNoise(Fraction(0), Fraction(1), 2, 4 * 100 * gamma / (extra * steps**2)),) if extra else ()
+            noise = LatticeNoise(steps, Fraction(100 * gamma), Fraction(100), 5, "opposite", sums)
+            assert noise.extra == extra
+            booked = squared_sensitivity(noise, Contract(k, limit)) * noise.squared_sigma
+            for rises in (False, True):
+                for touched in range((k if limit is None else limit - rises) + 1):
+                    moves = (TopKMove(rises, k, touched, step) for step in range(steps + 1))
+                    least = min(squared(move, steps, gamma) for move in moves)
+                    assert Fraction(least, steps**2) + extra * touched <= booked
 
 
 def test_a_limit_lowers_the_price_in_a_ledger() -> None:

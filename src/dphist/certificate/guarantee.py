@@ -20,8 +20,11 @@ def guarantee_facts(plan: Plan, request: AnyRequest) -> Guarantee:
 
 
 def conditions_of(plan: Plan, request: AnyRequest) -> tuple[str, ...]:
+    # A user in every count needs no limit where a top-k step, or a guarantee, bounds the counts themselves.
+    elsewhere, limited = isinstance(request, HistogramRequest), plan.contract.user_limit is not None
     conditions = {
-        "counts-per-user": isinstance(request, HistogramRequest),
+        "counts-per-user": elsewhere and limited,
+        "one-per-count": elsewhere and not limited,
         "item-types": isinstance(request, HistogramRequest),
         "max-nonzero": _relies_on_promise(plan, request),
         "one-update-per-user": isinstance(request, SketchRequest),

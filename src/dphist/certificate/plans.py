@@ -10,13 +10,7 @@ from functools import lru_cache
 from dphist.certificate.request import AnyRequest, HistogramRequest
 from dphist.certificate.schema import PlanPart
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.model import (
-    AnyNoise,
-    Budget,
-    Contract,
-    Plan,
-    Proof,
-)
+from dphist.model import AnyNoise, Budget, Contract, Plan, Proof
 from dphist.proof.certify import certify_drawn
 
 

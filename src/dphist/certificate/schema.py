@@ -174,7 +174,7 @@ class PlanPart(Part, kw_only=True, frozen=True, omit_defaults=True, tag_field="m
         mechanism: The kind of plan.
         epsilon: ε of the budget.
         delta: δ of the budget.
-        delta_certified: Proved δ, which verify recomputes from the exact numbers below.
+        delta_certified: Proved δ, which verify recomputes from the numbers below; another version's may be larger.
         max_nonzero: The most non-zero counts of any dataset; null without a bound.
         max_items_per_user: The most counts that one user contributes to.
         noise: The noise is drawn in whole steps.

@@ -14,6 +14,7 @@ from dphist.model import Plan
 # Conditions of a guarantee that only the publisher can ensure.
 CONDITIONS: Final = {
     "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
+    "one-per-count": "no user contributes more than 1 to any of the counts",
     "item-types": "the types of the items do not depend on the data of any one user",
     "max-nonzero": "no possible dataset has more than {nonzero} items",
     "one-update-per-user": (

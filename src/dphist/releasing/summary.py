@@ -37,7 +37,7 @@ _MOST_WARNINGS: Final = 3
 # With at most this many items, the summary explains why.
 _FEW: Final = 5
 # Conditions and caveats that change how to read the numbers, the most important first.
-_CONDITIONS: Final = ("one-update-per-user", "query", "max-nonzero", "counts-per-user")
+_CONDITIONS: Final = ("one-update-per-user", "query", "max-nonzero", "counts-per-user", "one-per-count")
 _CAVEATS: Final = (
     "differences", "reduced", "perhaps-reduced", "user-limit", "sketch", "sketch-with-offset", "clamped-sums",
     "shared-noise",

@@ -160,10 +160,8 @@ def build_batches(
     beforehand and never adapted to the data.
 
     >>> import pyarrow, dphist
-    >>> events = pyarrow.table({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
-    >>> sketch = dphist.sketch.build_batches(
-    ...     events.to_batches(), 100, user="user", item="query", schema=events.schema
-    ... )
+    >>> log = pyarrow.table({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> sketch = dphist.sketch.build_batches(log.to_batches(), 100, user="user", item="query", schema=log.schema)
     >>> print(sketch)
     MisraGries(k=100)
 
