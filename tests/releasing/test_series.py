@@ -442,7 +442,8 @@ def test_the_rest_of_a_year(tmp_path: Path) -> None:
     assert len(dphist.series(tmp_path / "releases")) == 2
 
 
-def test_a_year_that_does_not_fit(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_series_in_what_is_left_of_a_budget(tmp_path: Path) -> None:
     place = tmp_path / "a.ledger"
     Ledger.init(place, "log", epsilon=0.5, delta=1e-7, accounting="gdp")
     release_into(
@@ -453,6 +454,11 @@ def test_a_year_that_does_not_fit(tmp_path: Path) -> None:
     assert fitted.budget.epsilon < 0.4
     done = command(tmp_path, "ledger", "plan", "a.ledger", "--dataset", "log", "--weeks", "1000000", "--json")
     assert (done.code, done.out) == (3, "")
+
+
+def test_a_year_that_does_not_fit(tmp_path: Path) -> None:
+    place = tmp_path / "a.ledger"
+    Ledger.init(place, "log", epsilon=0.5, delta=1e-7, accounting="gdp")
     with pytest.raises(InvalidParameter, match="weeks must be"):
         dphist.plan_series(place, "log", weeks=0)
     with pytest.raises(InvalidParameter, match="one of weeks"):

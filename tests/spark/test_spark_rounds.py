@@ -81,7 +81,14 @@ def test_each_part_of_the_users_is_a_partition() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("totals", "known"), [(("country",), "known"), (ITEMS, "listed"), (("day",), "none")])
+@pytest.mark.parametrize(
+    ("totals", "known"),
+    [
+        (("country",), "known"),
+        pytest.param(ITEMS, "listed", marks=pytest.mark.slow),
+        pytest.param(("day",), "none", marks=pytest.mark.slow),
+    ],
+)
 def test_rounds_with_totals_are_those_of_brute_force(kind: str, totals: tuple[str, ...], known: str) -> None:
     rows = [row[:3] for row in rows_of_days(5, 12)] + [(1, None, "a"), (2, 1, None), (None, 1, "a")]
     check_rounds(NumberedOnSpark(kind), rows, totals, totals == ("country",), 4, known, 2)
