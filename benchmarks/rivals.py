@@ -114,6 +114,15 @@ def read_pairs(path: Path, users: int | None = None) -> Pairs:
     return Pairs(user.astype(np.int64), item.astype(np.int64), int(user.max()) + 1, int(item.max()) + 1)
 
 
+def common_pairs(folder: Path) -> Path:
+    """The file with the pairs of the common job, made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "pairs.parquet"
+    if not path.exists():
+        subprocess.run([sys.executable, Path(__file__).with_name("peers.py"), "--make", str(path)], check=True)
+    return path
+
+
 # Noise and thresholds
 
 
@@ -583,10 +592,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one run of the common job with a tenth of its users")
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    common = given.folder / "pairs.parquet"
-    if not common.exists():
-        subprocess.run([sys.executable, Path(__file__).with_name("peers.py"), "--make", str(common)], check=True)
+    common = common_pairs(given.folder)
     others = sorted(given.data.glob("*.parquet")) if given.data and not given.quick else []
     runs, users = (1, 20_000) if given.quick else (3, None)
     rows: list[Row] = []

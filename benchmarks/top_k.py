@@ -35,7 +35,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -49,7 +48,7 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rivals import Floats, Ints, Pairs, dphist_release, gaussian_mu, largest_rho, read_pairs
+from rivals import Floats, Ints, Pairs, common_pairs, dphist_release, gaussian_mu, largest_rho, read_pairs
 
 import dphist
 from dphist import release_histogram
@@ -351,10 +350,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    common = given.folder / "pairs.parquet"
-    if not common.exists():
-        subprocess.run([sys.executable, Path(__file__).with_name("peers.py"), "--make", str(common)], check=True)
+    common = common_pairs(given.folder)
     budgets = [Budget(*one) for one in given.budget or BUDGETS]
     rows: list[Row] = []
     for path in [*(sorted(given.data.glob("*.parquet")) if given.data else []), common]:
